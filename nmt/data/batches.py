@@ -66,6 +66,7 @@ class Batch:
         if count == 1:
             return self
         sides = (self.packing.source, self.packing.target)
+        # Several passes as one batch: one launch of each kernel, with dropout drawn for each row.
         packing = Packing.of(*(np.tile(side.lengths, count) for side in sides)).to(
             self.source.device
         )
@@ -123,6 +124,7 @@ def make_batch(
     batch = batch_of(torch.from_numpy(source), torch.from_numpy(target))
     if link:
         batch = replace(batch, links=link(indices, source, target))
+    # Without weights the loss takes a shorter road.
     if weights is None or (weights[indices] == 1).all():
         return batch
     of_tokens = np.repeat(weights[indices], batch.packing.target.lengths)
@@ -143,6 +145,7 @@ def batch_of(source: Tensor, target: Tensor) -> Batch:
 
 def target_input(target: Tensor) -> Tensor:
     """Return the decoder input for padded targets [B, T]: BOS, then all but the last token."""
+    # Figure 1: "outputs (shifted right)".
     before = torch.cat((torch.full_like(target[:, :1], BOS), target[:, :-1]), dim=1)
     return before.masked_fill(before == EOS, PAD)  # nothing is predicted after EOS
 

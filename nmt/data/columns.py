@@ -68,6 +68,7 @@ class Column:
 
     def lengths(self) -> Lengths:
         """Return the number of tokens of every sentence, [n] int32."""
+        # Offsets are stored and not lengths, so that any sentence is found without reading others.
         offsets = self._offsets.array()
         # Subtract as int32 (correct modulo 2^32), to avoid an array of 8 bytes per sentence.
         return np.subtract(offsets[1:], offsets[:-1], dtype=np.int32, casting="unsafe")
@@ -87,6 +88,7 @@ class Column:
         lengths = ends - starts
         columns = np.arange(lengths.max(initial=0))
         real = columns < lengths[:, None]  # [B, L]
+        # One indexed read for the whole batch.
         ids = self._tokens.array()[(starts[:, None] + columns)[real]]
         self._check_ids(ids)
         rows = np.full(real.shape, PAD, dtype=np.int64)
@@ -160,6 +162,7 @@ class MappedFile:
 
     def array(self) -> Ids:
         """Return the array, for immediate use: reading past a truncated file kills the process."""
+        # Asked each time: reading beyond the end of a mapped file is a signal, not an exception.
         if self._map is not None and self._map.size() < self._facts.bytes:
             self.refuse("has been cut since it was opened")
         return self._array
@@ -167,6 +170,7 @@ class MappedFile:
     @contextmanager
     def reader(self) -> Iterator[Callable[[int], Ids]]:
         """Yield a function that reads the next `count` numbers; check the checksum at the end."""
+        # Ids and checksum in one reading of the file.
         digest, dtype = hashlib.sha256(), self._array.dtype
         with documents.open_checked(self.path, self._facts, REMEDY) as file:
 
@@ -226,6 +230,7 @@ class Sentences(NamedTuple):
         """Return the sentences at `indices` [m], in this order, with repetitions."""
         lengths = self.lengths[indices]
         starts = (np.cumsum(self.lengths) - self.lengths)[indices]
+        # No loop over sentences: the index of every token is computed at once.
         moves = starts - (np.cumsum(lengths) - lengths)  # from new to old position
         return Sentences(self.tokens[np.repeat(moves, lengths) + np.arange(lengths.sum())], lengths)
 

@@ -59,6 +59,8 @@ class DocumentContext:
         spans = self.parts(lengths)
         for start, end in spans:  # which grows
             if end - start > 1:
+                # Halves teach the model to translate parts, which long documents need (Sun et al.
+                # 2022).
                 spans += [(start, half(start, end)), (half(start, end), end)]
         return sorted(spans)
 

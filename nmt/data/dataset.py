@@ -112,6 +112,7 @@ def shards_of(path: Path) -> list[Path]:
     if not matches:
         return []
     count = int(matches[0][1])
+    # Mixed sets would train on some pairs twice.
     if len({match[1] for match in matches}) > 1:
         raise NmtError(f"{path}: shards of several sets; remove those of the older set")
     shards = []
@@ -148,6 +149,7 @@ def _united(parts: Mapping[Path, Manifest]) -> Manifest:
             for name, facts in first.files.items()
             if not name.startswith("train.")
         )
+        # Shards of other settings would have other ids for the same words.
         if manifest.recipe != first.recipe or not same_files:
             raise NmtError(
                 f"{other}: made of other text or with other settings than {place.name}; "
@@ -199,6 +201,7 @@ class Split:
         self._starts = np.cumsum([0, *sizes])
 
     def __reduce__(self) -> tuple[type[Split], tuple[dict[Path, Manifest], str]]:
+        # Workers map the files themselves instead of copying a corpus through a pipe.
         return Split, (self._parts, self.name)
 
     def __len__(self) -> int:
@@ -224,6 +227,7 @@ class Split:
             For each pair the numbers of its links, source word and target word in turn.
         """
         part = np.searchsorted(self._starts, indices, "right") - 1  # [B]
+        # Read shard by shard, then put back into the order of the batch.
         order = np.argsort(part, kind="stable")
         read = [
             self._links[number].of(indices[part == number] - self._starts[number])
@@ -412,6 +416,7 @@ def indices_of(parts: Sequence[Corpora]) -> dict[str, Ids]:
     """Return the indices of the pairs of each named corpus, over the shards of a dataset."""
     ranges: dict[str, list[Ids]] = {}
     start, total = 0, sum(sum(corpora.pairs) for corpora in parts)
+    # Half of the memory: these arrays hold a number for each pair of the corpus.
     dtype = np.int32 if total < 2**31 else np.int64
     for corpora in parts:
         for name, pairs in zip(corpora.names, corpora.pairs, strict=True):
@@ -453,6 +458,8 @@ def length_statistics(dataset: Dataset, split: str, side: Side) -> LengthStatist
     if not counts.pairs:
         return None
     tokens = counts.source_tokens if side == "source" else counts.target_tokens
+    # A sample: quantiles of 100,000 sentences are precise enough, and cost no reading of the
+    # corpus.
     lengths = dataset.split(split).sampled_lengths(side, SAMPLE)
     median, most, nearly_all = np.quantile(lengths, [0.5, 0.9, 0.99], method="inverted_cdf")
     return LengthStatistics(

@@ -68,6 +68,7 @@ class BatchLoader:
         target = self.sampler.target_lengths
         groups = self.sampler.update(number)
         divide = packed_micro_batches if self.packs else micro_batches
+        # Passes, samples and longer segmentations take their part of the memory.
         max_tokens = max(1, int(self.max_tokens / (self.rows_per_sentence * self.growth)))
         parts = divide(groups, self.sampler, max_tokens, self.num_processes)[self.process]
         epoch = self.sampler.epoch_of(number)
@@ -79,6 +80,8 @@ class BatchLoader:
             epoch=epoch,
             batches=[batch.pin() for batch in batches] if self.pinned else batches,
             num_positions=sum(counts),
+            # Of stored lengths over all processes: the divisor must not depend on who computes
+            # what.
             target_tokens=sum(int(target[group].sum()) for group in groups),
         )
 
@@ -96,6 +99,7 @@ def prefetch(items: Iterable[T]) -> Generator[T, None, None]:
         """Wait until the queue has room; return False if the consumer stopped first."""
         while not stopped.is_set():
             try:
+                # With a timeout, or a consumer that has stopped would never be noticed.
                 ready.put(entry, timeout=0.1)
             except queue.Full:
                 continue

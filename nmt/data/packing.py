@@ -46,8 +46,11 @@ class Rows:
         longest = max(SHORTEST_ROW, int(lengths.max()))
         filled = np.zeros((2, max(1, round(int(lengths.sum(1).max()) / longest))), np.int64)
         row_of = np.zeros(lengths.shape[1], np.int64)
+        # Longest first into the emptiest row, the usual heuristic for bins: short sentences fill
+        # the gaps.
         for at in np.argsort(-lengths.sum(0), kind="stable"):
             pair = lengths[:, at, None]
+            # One row for source and target, because cross-attention stays within a row.
             row = row_of[at] = (filled + pair).max(0).argmin()
             filled[:, row] += pair[:, 0]
         return row_of
@@ -100,6 +103,7 @@ class Pack:
         """
         starts = np.cumsum(pack.lengths) - pack.lengths
         places = np.repeat(starts, self.lengths) + self._positions
+        # The place after the last token holds a zero vector.
         places[self._positions >= np.repeat(pack.lengths, self.lengths)] = len(x)
         return F.pad(x, (0, 0, 0, 1)).index_select(0, self._tensor(places))
 
@@ -120,6 +124,7 @@ class Pack:
         Padding is 0, for token ids PAD.
         """
         count, rest = len(self.lengths), x.shape[1:]
+        # A copy by index has a gradient that is a copy by index, too.
         padded = x.new_zeros(count * self.longest, *rest).index_copy(0, self.tokens, x)
         return padded.view(count, self.longest, *rest)
 
@@ -179,6 +184,7 @@ class Pack:
         """
 
         def make() -> NDArray[np.int64]:
+            # Empty places read token 0; the bias keeps real tokens from seeing them.
             tokens = np.zeros(self.shape[0] * self.shape[1], np.int64)
             tokens[self._places] = np.arange(len(self._places))
             token = tokens.reshape(self.shape[0], 1, self.shape[1])
@@ -228,6 +234,7 @@ class Pack:
         return self._made[key]
 
     def _once(self, key: Hashable, make: Callable[[], NDArray[Any]]) -> Tensor:
+        # All layers of a model ask for the same index.
         if key not in self._made:
             self._made[key] = self._tensor(make().ravel())
         return self._made[key]
@@ -264,6 +271,7 @@ class Packing:
     def raise_longest(self, longest: int) -> None:
         """Set the length of the longest sentence of both sides to more than it is."""
         for side in (self.source, self.target):
+            # A recorded graph launches its kernels for this length, whatever the batch holds.
             vars(side)["longest"] = longest
 
     @property

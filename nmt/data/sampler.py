@@ -94,6 +94,8 @@ class BatchSampler(ABC):
     def epoch(self, epoch: int) -> list[Indices]:
         """Return all sentences of an epoch (from 1) in groups, in training order."""
         if self._epoch is None or self._epoch[0] != epoch:
+            # Of seed and epoch alone: a resumed run asks for any update without replaying earlier
+            # ones.
             random = np.random.Generator(np.random.PCG64([self.seed, epoch]))
             self._epoch = (epoch, self._divide(random, epoch))
         return self._epoch[1]
@@ -120,6 +122,8 @@ class RandomSampler(BatchSampler):
         epoch = self.epoch_of(update)
         sentences = self.epoch(epoch)[update - self.first_of(epoch)]
         lengths = self.source_lengths[sentences], self.target_lengths[sentences]
+        # Sorted within the update alone, so that micro-batches have like lengths and updates stay
+        # random.
         return [sentences[np.lexsort(lengths)]]
 
     def _divide(self, random: np.random.Generator, epoch: int) -> list[Indices]:
@@ -131,6 +135,7 @@ class RandomSampler(BatchSampler):
         tokens_so_far = np.cumsum(self.target_lengths[shuffled], dtype=np.int64)
         update = np.arange(1, updates)
         total = int(tokens_so_far[-1])
+        # Cut by tokens, not by sentences: gradients of all updates weigh alike.
         cuts = np.searchsorted(tokens_so_far, update * (total / updates))
         # An update has at least one sentence, however long its neighbours are.
         cuts = np.maximum.accumulate(np.maximum(cuts - update, 0)) + update
@@ -169,6 +174,8 @@ class BucketSampler(BatchSampler):
         # Sort sources up and down in turn: a bucket of two target lengths has similar sources.
         source[target % 2 == 1] *= -1
         buckets = np.split(shuffled[np.lexsort((source, target))], self.cuts)
+        # As tensor2tensor and fairseq batch: sentences of a bucket stay together, buckets are
+        # shuffled.
         return [buckets[i] for i in random.permutation(len(buckets))]
 
 
@@ -204,6 +211,7 @@ def packed_micro_batches(
     middle = np.cumsum(tokens.sum(0)) - tokens.sum(0) / 2
     count = -(-int(tokens.sum(1).max()) // max_tokens)
     while True:
+        # Equally many for each process, which wait for one another in the last one.
         count += -(alone + count) % processes
         part = np.minimum(count * middle / tokens.sum(), count - 1).astype(np.int64)
         if count >= len(others):  # each by itself
@@ -237,9 +245,11 @@ def micro_batches(
     lengths = sampler.longer_lengths
     parts = [part for group in groups for part in _fit(group, lengths, max_tokens, LEAST_FILL)]
     while len(parts) % processes:
+        # Halved until every process has as many.
         largest = max(range(len(parts)), key=lambda i: len(parts[i]))
         whole = parts[largest]
         parts[largest : largest + 1] = [whole[: len(whole) // 2], whole[len(whole) // 2 :]]
+    # Like sizes side by side, so that processes finish together.
     parts.sort(key=lambda part: -len(part) * int(lengths[part].max(initial=0)))
     return [parts[rank::processes] for rank in range(processes)]
 
@@ -254,6 +264,7 @@ def _fit(
     """
     count = len(group)
     positions = count * int(lengths[group].max(initial=0))
+    # Below 60 % of tokens, padding costs more than another micro-batch.
     is_full = count < FEW_SENTENCES or lengths[group].sum() >= fill * positions
     if count <= 1 or (positions <= max_tokens and is_full):
         return [group]
@@ -301,6 +312,7 @@ class DirectionSampler(RandomSampler):
         self._groups = [np.flatnonzero(directions == number) for number in present]
         sizes = np.array([len(group) for group in self._groups])
         shares = (sizes / sizes.max()) ** (1 / temperature)
+        # Rounded sums, so that the draws of all directions add up to an epoch.
         ends = np.rint(np.cumsum(shares) / shares.sum() * sizes.sum()).astype(np.int64)
         self.draws = np.diff(ends, prepend=0)
         """Pairs of each direction in an epoch, in the order of the numbers."""
@@ -314,6 +326,7 @@ class DirectionSampler(RandomSampler):
         """Return the sentences of an epoch in random order."""
         parts: list[Indices] = []
         for group, draws in zip(self._groups, self.draws, strict=True):
+            # Every pair as often as any other, up to one: no pair is left to chance alone.
             whole, rest = divmod(int(draws), len(group))
             parts += [np.repeat(group, whole), random.choice(group, rest, replace=False)]
         return random.permutation(np.concatenate(parts))

@@ -47,6 +47,7 @@ def check_stages(stages: Sequence[Stage], max_updates: int) -> None:
             raise ValueError(
                 f"stages: a stage after update {before} ends at {end}; let until increase"
             )
+    # Found now and not when the last stage runs out, after days.
     if ends and ends[-1] < max_updates:
         raise ValueError(
             f"stages end at update {ends[-1]}, but max_updates is {max_updates}; leave out the "
@@ -164,6 +165,8 @@ class StageSampler(RandomSampler):
         size = len(self._corpora[name])
         parts = []
         while start < end:
+            # A corpus is an endless sequence of readings, addressed by how many pairs were drawn
+            # before.
             reading, place = divmod(start, size)
             parts.append(self._reading(name, reading)[place : place + end - start])
             start += len(parts[-1])
@@ -172,6 +175,7 @@ class StageSampler(RandomSampler):
     def _reading(self, name: str, reading: int) -> Indices:
         """Return a corpus in the random order of a reading, counted from 0."""
         if self._readings.get(name, (-1,))[0] != reading:
+            # Epochs count from 1, so the 0 keeps these seeds apart from the seeds of epochs.
             key = [self.seed, 0, [*self._corpora].index(name), reading]
             random = np.random.Generator(np.random.PCG64(key))
             self._readings[name] = reading, random.permutation(self._corpora[name])

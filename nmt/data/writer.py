@@ -49,6 +49,7 @@ def staging(path: Path, identity: str | None = None) -> Iterator[Path]:
     path = path.resolve()
     if path.exists() and not path.is_dir():
         raise NmtError(f"{path}: is a file; choose another output_dir")
+    # Replacing means removing: never a directory that somebody filled with other things.
     if path.is_dir() and any(path.iterdir()) and not (path / MANIFEST).is_file():
         raise NmtError(
             f"{path}: is not empty and not a dataset; choose another output_dir or empty it"
@@ -151,6 +152,7 @@ class DatasetWriter:
         """
         written = sorted(path for path in self.directory.iterdir() if path.is_file())
         for file in written:
+            # On disk before the manifest: a manifest after a power cut must not promise lost files.
             files.sync(file)
         facts = {file.name: documents.FileFacts.of(file) for file in written}
         manifest = Manifest(

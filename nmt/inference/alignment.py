@@ -54,6 +54,7 @@ def token_starts(text: str) -> list[int]:
         before, category = kind, unicodedata.category(character)
         if character.isspace():
             kind = "space"
+        # An accent or a joiner belongs to the letter before it.
         elif before != "space" and (category.startswith("M") or character in JOINERS):
             continue
         elif character.isalnum() or character == "_":
@@ -115,6 +116,7 @@ def linked(
         units_of_pieces(line, begins, unit)
         for line, begins in ((source, source_offsets), (text, offsets))
     )
+    # Without EOS, which attracts attention of tokens that have no counterpart.
     columns = torch.tensor(of_source[: weights.size(1) - 1], dtype=torch.int64)
     rows = torch.tensor(of_text, dtype=torch.int64)
     is_word = rows >= 0, columns >= 0
@@ -124,6 +126,7 @@ def linked(
         return ()
     sums = torch.zeros(len(starts), len(source_starts), dtype=torch.float64)
     sums.index_put_((rows[:, None], columns[None]), piece_weights, accumulate=True)
+    # One source word for each target word: attention tells which word was read, not which were not.
     best = sums.argmax(1).tolist()
     return tuple((source_starts[best[row]], starts[row]) for row in sorted({*rows.tolist()}))
 
@@ -165,6 +168,7 @@ def token_log_probabilities(
     results: list[list[float]] = [[] for _ in sources]
     for batch, source, inputs, target in _batches(sources, targets, device):
         logits = model(source, inputs).float()  # [B, T, V]
+        # One number for each token; log_softmax would write the whole vocabulary.
         log_probs = logits.gather(-1, target[..., None]) - logits.logsumexp(-1, keepdim=True)
         for at, row in zip(batch, log_probs[..., 0].tolist(), strict=True):
             results[at] = row[: len(targets[at])]

@@ -59,6 +59,7 @@ def alternatives(
     """
     if not isinstance(translator, Translator):
         raise NmtError(f"this engine finds no alternatives; {use_engine('nmt')}")
+    # A model that writes from right to left cannot begin with a given beginning.
     refuse_beginnings(translator.subwords.target_order)
     found: dict[int, list[Alternative]] = {}
     for of_target, indices in translator.by_target(requests):
@@ -108,6 +109,7 @@ def _alternatives(
     translator: Translator, prefix: str, hypothesis: Hypothesis
 ) -> Iterator[Alternative]:
     """Yield the alternative of a hypothesis, if its text begins with the prefix."""
+    # Tokens of a prefix may decode to other text, so the text itself is compared.
     [text] = translator.subwords.decode_target([hypothesis.tokens])
     rest = text[len(prefix) :]
     if not text.startswith(prefix) or not rest.strip():

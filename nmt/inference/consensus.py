@@ -35,6 +35,7 @@ def by_consensus(
     values = expected_utilities(texts, metric, most)
     for text, hypothesis, value in zip(texts, hypotheses, values, strict=True):
         if isfinite(value):
+            # Equal texts have equal values; the first one is the likeliest.
             by_text.setdefault(text, replace(hypothesis, score=value))
     return sorted(by_text.values(), key=lambda hypothesis: -hypothesis.score)
 

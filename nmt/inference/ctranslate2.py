@@ -75,6 +75,7 @@ class CTranslate2Translator(LineTranslator):
         sources = {at: sentence.source for at, sentence in sentences.items()}
         rows = self.config.strategy.rows_per_sentence
         cut = {}
+        # CTranslate2 lists no more than its beam holds.
         if count > rows:
             cut, sources = sources, {}
         for at, hypotheses in self._translate(sources, self._options):
@@ -94,6 +95,7 @@ class CTranslate2Translator(LineTranslator):
         by_length: dict[int, list[int]] = {}
         limit = self.config.batch_limit(self._translator.device)
         for at in sorted(sources, key=lambda at: -len(sources[at])):
+            # One maximum length for a call, and here it depends on the source.
             by_length.setdefault(len(sources[at]), []).append(at)
         with _one_line(self._export):
             waiting = {
@@ -143,6 +145,7 @@ class CTranslate2Translator(LineTranslator):
 
     def _hypothesis(self, tokens: list[str], score: float) -> Hypothesis:
         ids = [self._target_ids[token] for token in tokens]
+        # CTranslate2 returns scores after its penalty; ours is applied to the log-probability.
         log_probability = score * len(ids) ** self._options["length_penalty"]
         is_finished = ids[-1] == EOS
         return Hypothesis(
@@ -186,6 +189,8 @@ def search_options(config: SearchConfig) -> dict[str, Any]:
         return {"beam_size": 1, "length_penalty": 0.0}
     if type(strategy) is not Beam:
         raise _without_equal(f"strategy {strategy.name}", "has beam and greedy search alone")
+    # Whatever CTranslate2 does otherwise is refused: both engines give the same text or say why
+    # not.
     if strategy.stop != "first_beam":
         raise NmtError(
             f"search.strategy.stop {strategy.stop}: CTranslate2 stops as first_beam does; "

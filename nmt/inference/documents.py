@@ -45,6 +45,7 @@ def in_documents(
                 before.clear()
             elif context.whole:
                 [length] = _lengths([line], subwords)
+                # The document is cut where the next line no longer fits the model.
                 if part and length > room:
                     ready += _whole(part)
                     part = []
@@ -96,6 +97,7 @@ def fit(
         if not request.text.strip() or (context.sides == "both" and not request.is_plain):
             room = 0
         kept: list[list[str]] = []
+        # The nearest lines first: they tell most about this one.
         for lines in (before[::-1], after):
             kept.append([])
             for line in lines:

@@ -136,4 +136,5 @@ def compile_steps(model: Model) -> None:
     """
     torch._dynamo.config.recompile_limit = GRAPHS
     for member in members_of(model):
+        # dynamic, because the past grows at each step; static shapes would compile anew each time.
         member.decode_step = torch.compile(member.decode_step, dynamic=True)  # type: ignore[method-assign]

@@ -55,6 +55,7 @@ def dual_scorer(forward: LineTranslator, reverse: LineTranslator) -> Scorer:
         one = _cross_entropies(forward, sides[0], sides[1])
         other = _cross_entropies(reverse, sides[1], sides[0])
         # A model that returns NaN knows nothing of the pair.
+        # Both models must find the pair likely, and equally likely (Junczys-Dowmunt 2018).
         scores[scored] = np.nan_to_num(np.exp(-(np.abs(one - other) + (one + other) / 2)))
         return scores
 
@@ -85,12 +86,14 @@ def score_corpus(bitext: Bitext, score: Scorer, path: Path, world: World) -> Non
         total = 0
         if world.is_main:
             try:
+                # Two processes that append to one file would shift all scores.
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UnfinishedError(
                     f"{path}: another process is writing it; wait or stop it"
                 ) from None
             done = file.tell() // 4
+            # A kill may have left part of a score.
             file.truncate(4 * done)
             total = bitext.source.stat().st_size
             blocks = chain(bitext.blocks(BLOCK * world.size, done), repeat(None))
@@ -128,6 +131,8 @@ class Cut:
             self.least, self._ties = np.float32(threshold), self.pairs
             return
         wanted = round((1 if keep is None else keep) * self.pairs)
+        # Bits of positive floats sort as the floats do, so two histograms of 16 bits find the
+        # threshold without sorting the scores of a corpus.
         high, above = self._nth(wanted, lambda bits: bits >> 16)
         low, more = self._nth(wanted - above, lambda bits: (bits & 0xFFFF)[bits >> 16 == high])
         self.least = np.uint32(high << 16 | low).view(np.float32)

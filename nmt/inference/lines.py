@@ -210,6 +210,7 @@ class LineTranslator(ABC):
         self, requests: list[Request], options: Options
     ) -> list[list[Translation]]:
         """Translate lines, each as one sentence: encode, search, decode, score and align."""
+        # Blank lines are not among them: they stay blank without asking the model.
         sentences = self.encode(requests)
         counts = [request.n_best or options.count for request in requests]
         # What hypotheses agree on is decided among the same ones, however many are listed; samples
@@ -266,6 +267,7 @@ class LineTranslator(ABC):
     ) -> list[list[Hypothesis]]:
         """Return the hypotheses of each line, as many as its count."""
         results: list[list[Hypothesis]] = [[] for _ in counts]
+        # Lines with the same count share batches.
         for count in sorted(set(counts)):
             alike = {at: sentence for at, sentence in sentences.items() if counts[at] == count}
             lists = self.find(alike) if count == 1 else self.find_distinct(alike, count)
@@ -342,6 +344,7 @@ class LineTranslator(ABC):
             return request  # the direction has been chosen in another way
         if self.subwords.directions is not None:
             return request  # no text can choose among the directions of training
+        # Parts after the first one would have lost the tag.
         rest = replace(request, text=request.text[tag.end() :].lstrip(), target_lang=tag[1])
         return rest if len(self._split(rest)) > 1 else request
 

@@ -166,6 +166,7 @@ class Request:
         _, tags = subwords.tags
         if not any(texts):
             return Sentence(source, tags, strategy=self.strategy)
+        # All at once: a call of SentencePiece costs more than a phrase.
         phrases = subwords.encode_phrases(texts)
         if self.text.isupper():  # with casing, all of the translation is in capitals, too
             phrases[0] = subwords.encode_target([self.prefix])[0][len(tags) :]
@@ -188,6 +189,7 @@ class Request:
         normal = {normalize("NFC", term): target for term, target in self.terminology.items()}
         # A pattern of thousands of terms takes seconds to compile.
         terms = {term: target for term, target in normal.items() if term and term in text}
+        # Alternatives of a pattern are tried in order, and a longer term means more than its part.
         longest_first = sorted(terms, key=len, reverse=True)
         pattern = "|".join(map(re.escape, longest_first))
         if has_spaces:
@@ -328,6 +330,7 @@ class Translation:
             self.source + other.source,
             before + other.text,
             Hypothesis(
+                # Each part was searched by itself, so its EOS belongs to the probability.
                 one.output + (two.tokens if finished else two.output),
                 one.log_probability + two.log_probability,
                 one.score + two.score,
@@ -378,6 +381,7 @@ def parts(line: str, fits: Callable[[str], bool]) -> list[str]:
             done.append(part)
         else:
             at = _boundary(part)
+            # The first half is on top of the stack, so parts come out in order.
             waiting += [part[at:], part[:at]]
     return done
 
@@ -402,6 +406,7 @@ def _boundary(text: str) -> int:
         ends = (match.end() for match in boundary.finditer(text))
         splits = [end for end in ends if end < last]
         if splits:
+            # Near the middle, so that halves of halves stay alike in length.
             return min(splits, key=lambda split: abs(split - middle))
     starts = [at for at in range(1, len(text)) if not _continues(text, at)]
     return min(starts or [middle], key=lambda start: abs(start - middle))

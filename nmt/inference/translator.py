@@ -109,9 +109,11 @@ class Translator(LineTranslator):
             rows: number of hypotheses of each sentence.
             sentences: sentences by line number.
         """
+        # The longest first: a batch that does not fit fails at once, and short ones fill the end.
         longest_first, start = sorted(sentences, key=lambda at: -len(sentences[at].source)), 0
         lengths = {at: max(MIN_TOKENS, len(sentence.source)) for at, sentence in sentences.items()}
         shares = 1 if self._workers.count == 1 else BATCHES_A_WORKER * self._workers.count
+        # Smaller batches for several workers, or one long batch would keep the others waiting.
         share = -(-rows * sum(lengths.values()) // shares)
         limit = min(self.config.batch_limit(self.device.type), share)
         if self.shortlister is not None and self.device.type == "cpu":

@@ -98,6 +98,7 @@ class DocumentFormat(Generic[T]):
             value = build(self.kind, document, "values")
         except NmtError as error:
             raise _DamageError(str(error)) from None
+        # A recipe may leave keys out, but a file that nmt wrote has all of them.
         _check_as_written(document, dump(value))
         if checksum != _checksum({"format": name, "version": version, **document}):
             raise _DamageError("its checksum does not match")
@@ -161,6 +162,7 @@ def check_inside(names: Iterable[str]) -> None:
     """Raise a ValueError for the first name that is not a relative path inside a directory."""
     for name in names:
         path = PurePosixPath(name)
+        # Names in a file from elsewhere must not reach out of its directory.
         if str(path) != name or path.is_absolute() or {"..", "\0"} & {*path.parts, *name}:
             raise ValueError(f"{name!r} is not the name of a file in the directory")
 
@@ -237,6 +239,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def _open_regular(path: str, flags: int) -> int:
+    # Opening a named pipe would otherwise wait for a writer.
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -252,6 +255,7 @@ def sha256(path: Path) -> str:
 
 def _digest(file: BinaryIO) -> str:
     digest = hashlib.sha256()
+    # A megabyte at a time, so that files of any size fit.
     while block := file.read(1 << 20):
         digest.update(block)
     return digest.hexdigest()

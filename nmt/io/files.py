@@ -59,7 +59,9 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
             if path.exists():
                 locks.append(_hold(path))  # or a sweep would take `old` for one of a dead process
                 path.rename(old)
+            # Renaming is atomic: a reader sees the old directory or the new one.
             partial.rename(path)
+            # The name itself must be on the disk, or a power cut could undo the renaming.
             sync(path.parent)
     except (KeyboardInterrupt, OSError, UnfinishedError) as error:
         can_be_mended = not isinstance(error, OSError) or error.errno in FULL_OR_FAILING
@@ -92,6 +94,7 @@ def _hold(path: Path) -> int | None:
 def _is_held(path: Path) -> bool:
     """Return whether another process has locked a path; False if it is gone meanwhile."""
     with suppress(OSError):
+        # A lock and not the number of a process, which another machine may have, too.
         if (lock := _hold(path)) is None:
             return True
         os.close(lock)
@@ -128,6 +131,7 @@ def remove_directory(path: Path) -> None:
     Files that NFS keeps because another process has them open stay until :func:`sweep`.
     """
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    # A sweep finishes what a kill interrupts here.
     path.rename(partial)
     shutil.rmtree(partial, ignore_errors=True)
 
@@ -152,6 +156,7 @@ def whole_file(path: Path, rescue: Callable[[Path], None] | None = None) -> Iter
             _sweep_files(path)
             yield partial
             sync(partial)
+            # After the data are on the disk: a rename may reach it before them.
             partial.replace(path)
             sync(path.parent)
     except (KeyboardInterrupt, OSError):
@@ -233,6 +238,7 @@ def point(link: Path, target: str) -> None:
         fresh.symlink_to(target)
         if link.is_dir() and not link.is_symlink():
             link.rename(old)
+        # A symbolic link cannot be changed, only replaced.
         fresh.replace(link)
         sync(link.parent)
     shutil.rmtree(old, ignore_errors=True)

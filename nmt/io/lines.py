@@ -92,6 +92,7 @@ class Lines:
         line does not wait for the next one, and a full pipe still gives full blocks. The lines
         before one that is not UTF-8 are yielded before the error.
         """
+        # A pipe gives lines when they come, and somebody may wait for their translation.
         is_file = stat.S_ISREG(os.fstat(self._stream.fileno()).st_mode)
         blocks = self._raw_blocks(most) if is_file else _arriving(self._raw(), most)
         first = 1
@@ -220,6 +221,7 @@ def lines_of(stream: IO[bytes], name: str) -> Iterator[bytes]:
     Raises:
         NmtError: a line is longer than `MAX_LINE_BYTES`; `name` is that of the stream.
     """
+    # Bounded: a file without line feeds would be read into memory as one line.
     lines = iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")
     for number, line in enumerate(without_mark(lines), start=1):
         if len(line) > MAX_LINE_BYTES:
@@ -278,6 +280,7 @@ def decode(
     if first == 1:
         refuse_other_text(raw, name)
     try:
+        # A whole block at once, several times faster than line by line.
         text = raw.decode("utf-8", "replace" if on_invalid_utf8 == "replace" else "strict")
     except UnicodeDecodeError as error:
         line = first + raw.count(b"\n", 0, error.start)
@@ -286,6 +289,7 @@ def decode(
             f"{name}:{line}: byte 0x{raw[error.start]:02x} is not UTF-8; "
             f"convert it with iconv{choice}"
         ) from None
+    # Not splitlines, which also splits at characters that may stand in a sentence.
     lines = text.split("\n")
     if not lines[-1]:
         lines.pop()
@@ -319,6 +323,7 @@ def open_stdin() -> IO[bytes]:
     """
     if sys.stdin is None:
         raise NmtError("stdin is closed; name a file to read")
+    # Descriptor 0 stays open, or the next file that is opened would become standard input.
     return os.fdopen(sys.stdin.fileno(), "rb", closefd=False)
 
 
@@ -341,6 +346,7 @@ def _arriving(lines: Iterator[bytes], most: int) -> Iterator[list[bytes]]:
     ended = False
     while not ended:
         block = [waiting.get()]
+        # What has arrived meanwhile joins the block: the busier the stream, the larger the batches.
         while len(block) < most and not waiting.empty():
             block.append(waiting.get())
         if ended := block[-1] == end:

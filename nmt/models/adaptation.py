@@ -92,6 +92,8 @@ class LoRA(Adaptation):
         layers = {
             name: module
             for name, module in model.named_modules()
+            # The output layer is often tied to the embeddings, which have no matrix product to
+            # adapt.
             if isinstance(module, nn.Linear) and name != "output"
         }
         for pattern in self.targets:
@@ -126,11 +128,13 @@ class LowRank(Part):
         super().__init__()
         self.scale = scale
         self.down = nn.Parameter(torch.empty(rank, inputs))  # A
+        # Only one factor may be zero: if both were, neither would ever get a gradient.
         nn.init.normal_(self.down, std=inputs**-0.5)
         self.up = nn.Parameter(torch.zeros(outputs, rank))  # B
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] to [..., outputs]."""
+        # The scale multiplies the narrow tensor, [..., rank], and not the wide output.
         return F.linear(F.linear(x, self.down) * self.scale, self.up)
 
     def product(self) -> Tensor:
@@ -187,6 +191,7 @@ class Adapter(Part):
         super().__init__()
         self.norm = nn.LayerNorm(width)
         self.feed_forward = FeedForward(width, inner, dropout=0.0)
+        # Zeros make the adapter the identity, so the model begins as it was trained.
         nn.init.zeros_(self.feed_forward.outer.weight)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -197,6 +202,7 @@ class Adapter(Part):
 
 def _extend(module: nn.Module, kind: type[nn.Module], part: Part) -> None:
     """Give a module a part, and the methods of `kind` before those of its own class."""
+    # A new class instead of a wrapper: the names of the trained weights must not change.
     module.__class__ = type(kind.__name__, (kind, type(module)), {})
     module.part = part
 

@@ -114,6 +114,7 @@ class Model(nn.Module, ABC):
         Returns:
             [P, D] float.
         """
+        # The road of models that cannot work without padding, such as recurrent ones.
         padded = self.decode(packing.source.pad(source), packing.target.pad(target))
         return packing.target.unpad(padded)
 
@@ -162,6 +163,7 @@ class Model(nn.Module, ABC):
         """
         try:
             weights = self.source_attention(source, target)
+        # A model without attention says so by an error; here that is an answer.
         except NmtError:
             return []
         return [AttentionMap("cross", 1, weights[:, None])]
@@ -268,6 +270,7 @@ class ModelConfig(ABC):
             NmtError: as :meth:`build`; or the model has no place for the parts.
         """
         model = self.build(source_vocabulary, target_vocabulary, shared)
+        # After the initialisation, so that an adapted model draws the same initial weights.
         if self.adaptation is not None:
             self.adaptation.put_on(model)
         return model

@@ -89,11 +89,13 @@ class Ensemble(Model):
         return self._mean([member.step(tokens, member_state) for member, member_state in pairs])
 
     def _mean(self, logits: list[Tensor]) -> Tensor:
+        # Normalised first: logits of different models have no common scale.
         log_probs = torch.stack([part.float().log_softmax(-1) for part in logits])  # [M, ..., V]
         self._shares = self._shares.to(log_probs.device)  # once, as a copy waits for the GPU
         shares = self._shares.view(-1, *[1] * (log_probs.dim() - 1))
         if self.average == "log_probability":
             return (shares * log_probs).sum(0)
+        # The mean of probabilities, computed among logarithms so that small ones do not underflow.
         return (shares.log() + log_probs).logsumexp(0)
 
 
@@ -163,12 +165,15 @@ class Shortlisted(Model):
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         """Return the model's decoder output [B, K, D] after `tokens` [B, K], reduced ids."""
         assert isinstance(state, ShortlistedState)
+        # The search speaks reduced ids; embeddings know ids of the whole vocabulary.
         return self.model.decode_step(self.tokens[tokens], state.inner)
 
     def step(self, tokens: Tensor, state: State) -> Tensor:
         """Return logits [B, K, U], minus infinity at tokens that the sentence may not choose."""
         assert isinstance(state, ShortlistedState)
         logits = self.few(self.decode_step(tokens, state))
+        # The batch shares one product over the union of its shortlists; the mask keeps a sentence
+        # from tokens of its neighbours, so the batch never changes a translation.
         return logits if state.logits_mask is None else logits.add_(state.logits_mask)
 
 

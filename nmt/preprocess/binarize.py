@@ -72,6 +72,7 @@ def preprocess(config: PreprocessConfig) -> Manifest:
                 "--output-dir for the parts"
             )
         path = shard_directory(path, number, count)
+    # Standard input cannot be read twice, so such a run has no identity to resume by.
     reads_stdin = STDIN in (corpus.path for corpus in config.corpora)
     try:
         with staging(path, None if reads_stdin else _identity(config, corpora)) as directory:
@@ -89,6 +90,7 @@ def preprocess(config: PreprocessConfig) -> Manifest:
 
 
 def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bitext]]) -> Manifest:
+    # A killed run leaves files that were being written.
     files.sweep(directory)
     scratch = directory / SCRATCH
     scratch.mkdir(exist_ok=True)
@@ -108,6 +110,8 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
         languages=directions.names if directions else config.directions[0],
         vocabularies=(subwords.source_size, subwords.target_size),
     )
+    # Pairs are encoded once, then selected: which ones are duplicates or sampled is known only when
+    # all of them are there.
     spool = Spool(scratch, writer.dtypes, config.alignments)
     if not spool.progress.is_done:
         number, count = config.part
@@ -222,6 +226,7 @@ def _identity(config: PreprocessConfig, corpora: dict[str, list[Bitext]]) -> str
         read += [model, *(model / name for name in FILES)]
     if config.new_pieces:
         read.append(Path(config.new_pieces))
+    # Sizes and times instead of contents, because reading a large corpus takes as long as the work.
     stats = [(str(path), path.stat()) for path in read if path.exists()]
     shown = [
         _recipe(config),

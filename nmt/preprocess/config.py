@@ -189,6 +189,7 @@ class PreprocessConfig(Cleaning, SubwordTraining):
 
     def for_direction(self, direction: Direction) -> PreprocessConfig:
         """Return the settings with those of the languages in the steps of cleaning."""
+        # Steps such as script know their languages only now.
         return replace(self, clean=tuple(step.for_languages(*direction) for step in self.clean))
 
     def held_out(self, split: str) -> list[Text]:
@@ -271,6 +272,7 @@ def differences(file: Path, section: Mapping[str, Any], dataset: Path) -> list[s
     values = {key: value for key, value in section.items() if key not in NOT_IN_THE_DATA}
     config = build(PreprocessConfig, values, "preprocess")
     written = Path(str(section.get("output_dir", PreprocessConfig.output_dir)))
+    # An older recipe is the one that the dataset was made with.
     if not _is_newer(file, dataset / MANIFEST) or written.resolve() != dataset.resolve():
         return []
     try:

@@ -130,6 +130,7 @@ class Block:
     def shard(self, shards: int) -> int:
         """Return the shard, from 1, that counts the lines of the block, and holds its documents."""
         # Blocks that end with documents have somewhat fewer lines.
+        # By the number of the block, so that shards have like parts of every corpus.
         return (round((self.first - 1) / CHUNK) + self.corpus) % shards + 1
 
     def decode(self, on_invalid_utf8: OnInvalidUtf8 | None = "error") -> Chunk:
@@ -268,6 +269,7 @@ class Bitext:
         first = 1 + skip
         columns = self._columns(size, skip)
         for blocks in self._by_documents(columns, size) if self.has_documents else columns:
+            # Bytes, not text: workers decode on other cores.
             source, *others = (b"".join(block.lines) for block in blocks)
             target, *beside = others or [b""]
             lines, position = blocks[0]
@@ -307,6 +309,7 @@ class Bitext:
                 if not read:  # UTF-16 has other bytes of line feeds, too
                     for block, name in zip(blocks, self.names, strict=True):
                         refuse_other_text(b"".join(block.lines[:1]), name)
+                # Read to the end, because the message says how many lines each file has.
                 counts = [
                     read + len(block.lines) + sum(len(later.lines) for later in rest)
                     for block, rest in zip(blocks, streams, strict=True)
@@ -400,6 +403,7 @@ def last_end(lines: Sequence[bytes], most: int, has_ids: bool) -> int:
             a document ends where a line is blank and the next is not, or the other way round.
     """
     mark = _id if has_ids else _is_blank
+    # From the end: the longest block that does not tear a document.
     for count in range(most - 1, 0, -1):
         if mark(lines[count]) != mark(lines[count - 1]):
             return count

@@ -79,6 +79,7 @@ def find_subwords(
     if config.alignments and any(map(any, tags)):
         raise NmtError("preprocess: alignments go without tags; leave out one of them")
     subwords.context = config.documents
+    # The files travel with the dataset, and from there to runs and exports.
     subwords.save(directory)
     return subwords
 
@@ -111,6 +112,7 @@ def _learned(
             both = list(dict.fromkeys(tags[0] + tags[1]))
             model = train_subwords(source + target, config, tags=both)
             subwords = Subwords(model, directions=directions, target_order=order)
+        # Learning takes minutes, so a resumed run finds the result here.
         with files.whole_directory(learned) as fresh:
             subwords.save(fresh)
     return Subwords.load(learned, num_threads=1)

@@ -121,6 +121,7 @@ class Joiner:
             for first, last in self.context.examples(lengths[start:end])
         ]
         table = np.array(spans, np.int64).reshape(-1, 2)
+        # With context on the source alone the target is the last sentence.
         first = table[:, 0] if self.context.sides == "both" else table[:, 1] - 1
         return (
             joined(source, table[:, 0], table[:, 1], self.separators[0]),

@@ -168,6 +168,8 @@ class Encoder:
             is_counted = block.shard(self.shards) == self.shard
             in_shard = np.full(len(lines), is_counted)
             if not self.joiner:
+                # By the hash of the pair: equal pairs meet in one shard, so removing duplicates
+                # needs no messages between machines.
                 in_shard = pairs.keys[:, 1] % np.uint64(self.shards) == self.shard - 1
             pairs = pairs.keep(in_shard)
             if not is_counted:
@@ -223,6 +225,7 @@ def encode(blocks: Iterable[Block], encoder: Encoder, workers: int) -> Iterator[
     if workers == 1:
         yield from map(encoder, blocks)
         return
+    # Forking shares the subword models and the held-out lines.
     kind = "fork" if sys.platform == "linux" else "spawn"
     context = multiprocessing.get_context(kind)
     with starting_workers():
@@ -232,6 +235,7 @@ def encode(blocks: Iterable[Block], encoder: Encoder, workers: int) -> Iterator[
         try:
             for block in blocks:
                 waiting.append(pool.submit(_encode, block))
+                # Two blocks for each worker keep all busy and the memory bounded.
                 if len(waiting) > 2 * workers:
                     yield waiting.popleft().result()
             while waiting:
@@ -253,6 +257,7 @@ def _begin_worker(encoder: Encoder) -> None:
     _process_encoder = encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the workers
     gc.disable()  # nothing here is cyclic, and a search for cycles in lists of ids is slow
+    # Or workers of a killed preprocessing would run on.
     end_with_parent()
 
 
@@ -376,6 +381,7 @@ class Spool:
 
     def _open(self, name: str) -> BinaryIO:
         file = (self.directory / name).open("ab")
+        # Bytes after the last saved progress belong to blocks that will be encoded again.
         file.seek(file.truncate(self.progress.sizes.get(name, 0)))
         return file
 

@@ -51,6 +51,7 @@ def read_links(chunk: Chunk) -> Sentences:
                     f"{counts[0]} words and the target {counts[1]}; number the words of this very "
                     "text, from 0"
                 )
+        # Numbers of words have 16 bits in the file.
         is_stored = max(counts) <= MOST_WORDS
         rows.append([word for link in sorted(links) for word in link] if is_stored else [])
     return Sentences.laid(rows)

@@ -52,6 +52,7 @@ def select_pairs(
                 dropped = int(np.count_nonzero(repeated[start : start + size]))
                 stats.drop("duplicates", dropped)
                 new -= dropped
+            # Duplicates are dropped before sampling, so that weights count different pairs.
             draw = CopyCounts(new, _wanted(corpus, new, config), (config.seed, number))
             wanted[number] = draw.wanted
             if draw.wanted < new:
@@ -107,6 +108,7 @@ class CopyCounts:
         copies = np.where(present, self._per_pair, 0)
         indices = np.flatnonzero(present)
         if self._more:
+            # Each block gets its part of what is still to be drawn, so the total is exact.
             more, rest = divmod(self._more * len(indices), self._left)
             more += int(
                 self._random.integers(self._left) < rest

@@ -40,6 +40,7 @@ class Calibration:
             NmtError: the calibration is damaged or of another version.
         """
         try:
+            # A run without a calibration is usual; int8 then takes ranges of each batch.
             return _FORMAT.read(run / CALIBRATION)
         except FileNotFoundError:
             return None

@@ -110,6 +110,7 @@ class Checkpoint:
             update=update,
             scores=finite({name: float(score) for name, score in scores.items()}),
             trainer_state=finite(trainer_state),
+            # The description is written last, with checksums of what is already there.
             files={name: write_tensors(path / name, tensors[name]) for name in tensors},
         )
         text = _FORMAT.text(description)
@@ -136,6 +137,7 @@ class Checkpoint:
     def _tensors(self, name: str) -> dict[str, Tensor]:
         path = self._check(name)
         try:
+            # Safetensors hold numbers and nothing that could run.
             return load_file(path)
         except FileNotFoundError:  # training has removed the checkpoint meanwhile
             raise NmtError(f"{path}: missing; {REMEDY}") from None
@@ -164,6 +166,7 @@ def average(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
         if total:
             check_same_shapes({str(checkpoints[0].path): total, str(checkpoint.path): weights})
         for name, weight in weights.items():
+            # One checkpoint at a time, in float32: twenty checkpoints of a big model would not fit.
             total[name] = total[name] + weight.float() if name in total else weight.float()
     return {name: weight / len(checkpoints) for name, weight in total.items()}
 
@@ -174,6 +177,7 @@ def checkpoints_in(path: Path) -> list[Path]:
     A copy with another name, such as ``update_0001000.keep``, is none of them.
     """
     checkpoints = (entry for entry in path.glob("update_*") if _NAME.fullmatch(entry.name))
+    # By length first: eight digits come after seven.
     return sorted(checkpoints, key=lambda entry: (len(entry.name), entry.name))
 
 
@@ -240,6 +244,7 @@ def similarity(first: Tensors, second: Tensors) -> float:
         return math.fsum(
             torch.sum(weight.float() * other[name].float()).item()
             for name, weight in one.items()
+            # Norms begin as ones in every model and would make all models look alike.
             if weight.dim() > 1
         )
 
@@ -275,6 +280,7 @@ class Base:
     @classmethod
     def of(cls, checkpoint: Checkpoint, run: Path) -> Base:
         """Return the base for a checkpoint and the directory of the run that adapts it."""
+        # Relative, so that both runs can be moved together.
         path = os.path.relpath(checkpoint.path.resolve(), run.resolve())
         return cls(checkpoint=path, weights=checkpoint.files[WEIGHTS].sha256)
 

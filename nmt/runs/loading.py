@@ -115,6 +115,7 @@ def find_checkpoint(path: Path) -> tuple[Run, Checkpoint]:
             return run, checkpoint
         raise NmtError(f"{path}: the run has no checkpoint yet")
     if (path / "checkpoint.json").exists():
+        # Resolved, because the link "best" may move to another checkpoint while this one is read.
         checkpoint = Checkpoint.open(path.resolve())
         return Run.open(checkpoint.path.parent), checkpoint
     if (path / EXPORT).exists():
@@ -155,6 +156,7 @@ def complete_model(run: Run, subwords: Subwords, weights: Tensors) -> tuple[Mode
     sizes = (subwords.source_size, subwords.target_size, subwords.shared)
     section = run.section("model")
     if (base := Base.load(run.path)) is not None:
+        # An adaptation's checkpoint holds its own parts alone.
         weights = {**base.open(run.path).weights(), **weights}
     try:
         config: ModelConfig = build(ModelConfig, section, "model")  # type: ignore[type-abstract]
@@ -219,6 +221,8 @@ def build_for(build: Callable[[], Model], weights: Tensors) -> Model:
     total = sum(weight.numel() for weight in weights.values())
     model = _build_within(
         build,
+        # A recipe from elsewhere may ask for a model that fills the memory; the checkpoint's own
+        # size is the limit.
         count=REGISTRATIONS * len(weights),
         elements=REGISTRATIONS * total,
         mode=_BuildingMode(max(total, OTHER_ELEMENTS), TOO_LARGE),
@@ -245,6 +249,7 @@ def build_new(build: Callable[[], Model], plugins: Sequence[str] = ()) -> Model:
         "are; lower the sizes in the recipe's section model, such as d_model, d_ff and the layers"
     )
     elements = memory // torch.float32.itemsize
+    # A trial build must not use up random numbers of the real one.
     with torch.random.fork_rng(devices=[]):  # weights without values take no memory
         mode = _BuildingMode(elements, too_large)
         _build_within(build, memory // BYTES_OF_A_WEIGHT, elements, mode)
@@ -347,6 +352,7 @@ class _BuildingMode(TorchFunctionMode):
         kwargs = kwargs or {}
         if getattr(function, "__name__", "").endswith(RANDOM_FILLS):
             filled = args[0] if args else kwargs["tensor"]
+            # Weights come from a checkpoint, so drawing them first would only take time.
             if isinstance(filled, nn.Parameter):
                 return filled
         if function is torch.arange:

@@ -48,6 +48,7 @@ def locked_for_training(path: Path, dry_run: bool, by_this_process: bool = True)
                 raise
             raise UnfinishedError.by_disk(error, _again(path)) from None
         finally:
+            # A command that fails at once leaves nothing in its way for the next try.
             new = {*path.iterdir()} - (before or set())
             has_begun = not new.isdisjoint([path / LOG, *checkpoints_in(path)])
             is_new = path / "run.json" not in (before or ())
@@ -80,6 +81,8 @@ def locked(path: Path) -> Iterator[None]:
     _check_is_free(path)
     with (path / LOCK).open("w") as lock:
         try:
+            # The kernel releases the lock of a killed process, which a file with a number would
+            # not.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise NmtError(

@@ -54,6 +54,7 @@ def read_recipe(directory: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise NmtError(f"{path}: missing; restore it") from None
     first, _, rest = content.partition(b"\n")
+    # A recipe edited by hand would no longer say how the weights were made.
     if first + b"\n" != _first_line(rest).encode():
         raise NmtError(
             f"{path}: changed since it was written; restore it, and give other values with "
@@ -147,6 +148,7 @@ def import_plugins_of_run(run: Path, modules: Sequence[str], trusted: bool) -> N
     if not modules:
         return
     missing, copies = not_imported(modules), read_plugins(run)
+    # A run can come from anybody, and importing its plugins runs their code.
     if missing and not is_trusted(trusted):
         source = f" from {run / PLUGINS}" if copies else ""
         raise NmtError(

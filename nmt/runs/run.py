@@ -142,6 +142,7 @@ class Run:
             NmtError: the directory cannot be created.
         """
         make_directory(path)
+        # Removed first and written last: its presence says that the run is complete.
         (path / "run.json").unlink(missing_ok=True)
         with files.named(path):
             written = subwords.save(path)
@@ -235,6 +236,7 @@ class Run:
             try:
                 yield path, Checkpoint.open(path)
             except NmtError as error:
+                # Training may remove old checkpoints while they are listed.
                 if path.exists():
                     yield path, error
 
@@ -265,6 +267,7 @@ class Run:
         """
         link = self.path / name
         while (path := self.target(name)) is not None:
+            # A link in a run from elsewhere must not lead to other files of this machine.
             if path.parent != self.path.resolve():
                 raise NmtError(f"{link}: leads out of the run, to {path}; {LINK_REMEDY}")
             try:
@@ -325,6 +328,7 @@ class Run:
         )
         with files.whole_directory(path) as unfinished:
             Checkpoint.write(unfinished, update, tensors, trainer_state, scores)
+        # Links move only when the checkpoint is complete, so "last" never names half of one.
         saved = Checkpoint.open(path)
         self.link(saved, best)
         return saved

@@ -30,6 +30,7 @@ def write_translations(run: Path, update: int, lines: Sequence[str], best: int) 
     with files.whole_file(_file(run, update)) as partial:
         partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     updates = kept_translations(run)
+    # One for each power of two shows how a model learns, in a bounded number of files.
     kept = {update, best, *{at.bit_length(): at for at in reversed(updates)}.values()}
     for at in updates:
         if at not in kept or at > update:  # those of a killed training come again

@@ -70,6 +70,7 @@ class World:
         if self.size == 1:
             return values
         total = torch.tensor(values, dtype=torch.float64)
+        # On CPUs, also for GPUs: NCCL would wait for all kernels that are queued.
         dist.all_reduce(total, operation, group=self.control)
         return [float(value) for value in total.tolist()]
 
@@ -117,6 +118,8 @@ def join(device: str = "auto", timeout_minutes: float = 10.0) -> Iterator[World]
         return
     if place.type == "cuda" and device not in ("auto", "cuda"):
         raise NmtError(f"--device {device}: {size} processes cannot share it; use cuda or auto")
+    # The store is opened here and not by torch, so that it tells who is missing when a collective
+    # fails.
     peers = _Peers(rank, size, timedelta(minutes=timeout_minutes))
     try:
         control = _within(60 * timeout_minutes + SLACK_SECONDS, lambda: peers.connect(place))
@@ -183,6 +186,7 @@ class _Peers:
             timeout=self.timeout,
             wait_for_workers=False,  # the groups wait; the store tells who is missing
         )
+        # torchrun keeps its store when it restarts processes, so each start has keys of its own.
         name = secrets.token_hex(8)
         if self.rank > 0:
             greeting = secrets.token_hex(8)
@@ -207,6 +211,8 @@ class _Peers:
     def missing(self) -> str:
         """Return a message that names the missing ranks, after a failed collective operation."""
         try:
+            # A cut link leaves a request without an answer, so the roll call has a deadline of its
+            # own.
             return _within(ROLL_CALL_SECONDS + SLACK_SECONDS, self._call_the_roll)
         except (FutureTimeoutError, RuntimeError):
             host, port = self.address
@@ -264,6 +270,7 @@ def _within(seconds: float, call: Callable[[], T]) -> T:
         except BaseException as error:
             future.set_exception(error)
 
+    # The thread may hang in torch for ever; the caller goes on without it.
     threading.Thread(target=run, daemon=True).start()
     return future.result(seconds)
 

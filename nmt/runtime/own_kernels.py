@@ -26,6 +26,7 @@ def _try_kernel() -> bool:
     try:
         from nmt.runtime.trial_kernel import try_triton
 
+        # Tried out: whether a compiler, headers and driver fit cannot be read from versions.
         try_triton()
     except Exception as error:  # whatever Triton, its compiler and its driver raise
         reason = str(error).strip().partition("\n")[0]

@@ -34,6 +34,7 @@ def pick_precision(precision: P, device: torch.device) -> P:
         return precision
     if device.type == "cuda":
         major, _ = torch.cuda.get_device_capability(device)
+        # Ampere has bf16; Volta and Turing have tensor cores for fp16 alone.
         return "bf16" if major >= 8 else "fp16" if major == 7 else "fp32"
     return "bf16" if _is_fast_on_cpu("bf16") else "fp32"
 

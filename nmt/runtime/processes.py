@@ -21,6 +21,7 @@ def available_cores() -> int:
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     if (limit := core_limit()) is not None:
         cores = min(cores, math.ceil(limit))
+    # Processes of one machine share its cores.
     return max(1, cores // environment_number("LOCAL_WORLD_SIZE", 1, least=1))
 
 
@@ -72,6 +73,7 @@ def end_with_parent() -> None:
 
     def wait() -> None:
         parent.join()
+        # At once: clean-up of a worker may wait for a parent that is gone.
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()

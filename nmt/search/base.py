@@ -114,6 +114,7 @@ class Strategy(ABC):
         batch = _Unfinished(sentences, max_lengths, search_state, constraints)
         results: dict[int, list[Hypothesis]] = {}
         state = model.start(source)
+        # The only loop over target positions; all strategies share it.
         for step in range(1, longest + 1):
             last = batch.search_state.alive.tokens[:, :, -1]  # [B, K], the model's next input
             # Nothing reads the model's output for a row that has ended.
@@ -127,10 +128,12 @@ class Strategy(ABC):
                     break
                 staying = (~done).nonzero()[:, 0]
                 batch = batch.select_sentences(staying)
+                # Finished sentences leave the batch, so late steps compute only the long ones.
                 parents = (_every_row(logits) if parents is None else parents)[staying]
             if parents is not None:
                 state.select(parents)
         for sentence in results:
+            # Silence would lose a line of the output.
             if not results[sentence]:
                 raise NoOutputError(sentence)
         return [results[sentence] for sentence in range(len(source))]
@@ -234,8 +237,11 @@ class _Unfinished:
         """
         done = self.search_state.is_done() | (self.max_lengths <= step)
         is_nan = self.search_state.alive.log_probabilities.isnan().any(1)
+        # Both numbers in one transfer: each wait for a GPU costs as much as a small step.
         num_done, num_nan = torch.stack((done, is_nan)).sum(1).tolist()  # waits for the device
         if num_nan:
+            # NaN never becomes minus infinity, or a diverged model would write empty lines without
+            # a word.
             raise diverged(step)
         return done if num_done else None
 

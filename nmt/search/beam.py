@@ -75,6 +75,7 @@ class Beam(Strategy):
 
     def open(self, source: Tensor, max_lengths: Tensor, count: int) -> SearchState:
         """Return one empty sequence per sentence, and nothing finished."""
+        # One row, not `beam` equal ones: equal rows would find the same candidates.
         return BeamState.before_the_first_step(self, source, max_lengths, count)
 
 
@@ -117,10 +118,12 @@ class BeamState(SearchState):
         beam, (sentences, rows, _) = self.strategy.beam, continuations.log_probabilities.shape
         candidates, parents = self._candidates(continuations)  # [B, at most 2 beam]
         is_eos = candidates.tokens[:, :, -1] == EOS
+        # 2 * beam candidates as in tensor2tensor: even if `beam` of them end, `beam` remain.
         num_alive = min(beam, parents.size(1) - rows)  # at most one candidate per row ends
         chosen = self._going_on(candidates, is_eos)[:, :num_alive]
         self.alive = candidates.take(chosen)
         if self.strategy.stop in ("first_beam", "current_length"):
+            # fairseq ends a hypothesis only if it is among the first `beam` candidates.
             is_eos[:, beam:] = False
         elif self.strategy.stop == "shrinking_beam":
             places = self.finished.scores.isneginf().sum(1, keepdim=True).clamp(max=beam)
@@ -136,6 +139,8 @@ class BeamState(SearchState):
         _, rows, vocabulary = continuations.log_probabilities.shape
         wanted = 2 * self.strategy.beam
         values, tokens = self._likeliest(continuations, wanted)  # [B, K, C]
+        # Sums of log-probabilities, without the length penalty: all candidates of a step are
+        # equally long, so a divisor would not change their order.
         values = self.alive.log_probabilities[..., None] + values
         order = self._best_first(values, tokens)
         best = order[:, : min(wanted, rows * (vocabulary - 2))]  # PAD and BOS never follow
@@ -153,6 +158,8 @@ class BeamState(SearchState):
 
     def _likeliest(self, continuations: Continuations, count: int) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and tokens, both [B, K, C], that may become candidates."""
+        # The best 2 * beam of all rows are among the best 2 * beam of each row, so the sort that
+        # follows sees some tokens and not the whole vocabulary.
         values, tokens = continuations.likeliest(count)
         if self.strategy.pruning_tokens is not None:
             best = values.topk(min(self._least_tokens, values.size(-1))).values
@@ -167,6 +174,7 @@ class BeamState(SearchState):
 
     def _best_first(self, values: Tensor, tokens: Tensor) -> Tensor:
         """Return the order [B, K C] in which continuations [B, K, C] become candidates."""
+        # Stable, so that equal scores rank alike in any batch and on any device.
         return values.flatten(1).argsort(dim=1, descending=True, stable=True)
 
     def _going_on(self, candidates: Hypotheses, is_eos: Tensor) -> Tensor:
@@ -179,6 +187,7 @@ class BeamState(SearchState):
         if strategy.pruning is None and strategy.pruning_finished is None:
             return
         rank = alive.scores.argsort(dim=1, descending=True, stable=True).argsort(1)
+        # Pruning may shorten a search, but never an n-best list.
         wanted = self.count - (self.finished.scores > float("-inf")).sum(1, keepdim=True)
         is_spare = rank >= wanted
         if strategy.pruning is not None:
@@ -214,6 +223,7 @@ class BeamState(SearchState):
         if self.strategy.stop == "current_length":
             length = self.alive.tokens.size(-1) - 1
             bound = best / _divisor(self.strategy.length_penalty, length)
+        # optimistic, as the paper's code stops, asks for the best hypothesis alone.
         deciding = 0 if self.strategy.stop == "optimistic" else -1
         is_decided = self.finished.scores[:, deciding] >= bound
         if self.count == 1:
@@ -233,6 +243,7 @@ class BeamState(SearchState):
         """Return finished hypotheses of each sentence; if too few, the alive ones as well."""
         pairs = zip(self.finished.hypotheses(), self.alive.hypotheses(), strict=True)
         most = self.finished.scores.size(1)
+        # Alive sequences stand in where too few ended before the maximum length.
         return [best_first(finished + alive, self.count)[:most] for finished, alive in pairs]
 
 

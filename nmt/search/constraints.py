@@ -80,6 +80,8 @@ class Forbidden(Constraint):
 
     def mask_continuations(self, logits: Tensor, tokens: Tensor) -> None:
         """Mask the same tokens at every step."""
+        # A recipe may be used with a smaller vocabulary; an index outside would be an error of
+        # torch.
         known = [token for token in self.tokens if token < logits.size(-1)]
         logits[..., known] = NEVER
 
@@ -105,6 +107,7 @@ class MinLength(Constraint):
 
     def mask_continuations(self, logits: Tensor, tokens: Tensor) -> None:
         """Mask EOS while there are too few tokens."""
+        # BOS is no token of the output.
         if tokens.size(-1) - 1 < self.length:
             logits[..., EOS] = NEVER
 
@@ -150,6 +153,7 @@ class NoRepeatNgram(Constraint):
             return
         ngrams = body.unfold(-1, self.size, 1)  # [B, K, W, size]
         last = body[..., body.size(-1) - self.size + 1 :]  # [B, K, size - 1]
+        # Compared anew at each step: a table of n-grams would have to follow the beam.
         seen = (ngrams[..., :-1] == last[..., None, :]).all(-1)  # [B, K, W]
         follows = ngrams[..., -1].where(seen, PAD)  # PAD is masked anyway
         logits.scatter_(-1, follows, NEVER)
@@ -172,6 +176,7 @@ class Prefixes(Constraint):
             self._apply_others(logits, tokens)
             return
         wanted = self.tokens[:, at, None, None].expand(-1, logits.size(1), -1)  # [B, K, 1]
+        # Read before the other constraints mask it: a forced token wins over them.
         is_forced, unmasked = wanted != PAD, logits.gather(-1, wanted)
         self._apply_others(logits, tokens)
         # After a prefix `wanted` is PAD, which is masked anyway.
@@ -189,6 +194,7 @@ class Prefixes(Constraint):
     def to_reduced_ids(self, tokens: Tensor) -> Prefixes:
         """Return the prefixes in reduced ids; `tokens` must contain every prefix token."""
         others = [constraint.to_reduced_ids(tokens) for constraint in self.others]
+        # Reduced ids are places in a sorted list, and special ids keep theirs.
         return replace(self, tokens=torch.searchsorted(tokens, self.tokens), others=others)
 
 
@@ -206,6 +212,7 @@ class Avoided(Constraint):
         """Mask the last tokens of the phrases that have begun."""
         *_, longest = self.phrases.shape
         lengths = (self.phrases != PAD).sum(-1, keepdim=True)  # [B, P, 1]
+        # Aligned to the right, phrases of all lengths end in one column and are compared at once.
         at = torch.arange(longest, device=tokens.device) - longest + lengths  # from the right
         phrases = self.phrases.gather(-1, at.clamp(min=0)).where(at >= 0, PAD)
         before = F.pad(tokens, (longest, 0), value=PAD)[..., tokens.size(-1) + 1 :]  # [B, K, L - 1]

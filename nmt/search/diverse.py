@@ -50,6 +50,7 @@ class DiverseBeam(Beam):
     def open(self, source: Tensor, max_lengths: Tensor, count: int) -> SearchState:
         """Return one empty sequence per sentence, which all groups share."""
         one = replace(self, beam=self.beam // self.groups, groups=1)
+        # Rounded up: together the groups must fill the list.
         share = -(-count // self.groups)
         nothing = source.new_empty((len(source), 0, 1))
         groups = [
@@ -74,6 +75,7 @@ class Group(BeamState):
         values, tokens = super()._likeliest(continuations, count)
         if not self.held.size(1):
             return values, tokens
+        # A finished sequence of an earlier group would only repeat an entry of the list.
         ends_again = (tokens == EOS) & self._are_held(tokens)
         return values.masked_fill(ends_again, float("-inf")), tokens
 
@@ -119,11 +121,14 @@ class DiverseBeamState(SearchState):
             # A group that is done waits for the others, without alive sequences.
             group.alive = group.alive.without(group.is_done()[:, None])
             parents.append(flat // num_rows * rows + flat % num_rows + first)
+            # In the first step all groups read the one row that exists.
             first += 0 if is_main else num_rows
             exists = group.alive.scores > float("-inf")
             continued = group.alive.tokens.where(exists[..., None], PAD)
             taken = torch.cat((taken, continued[..., -1]), dim=1)
             if self.count > 1:
+                # Only a list needs distinct sequences; a single translation may come from any
+                # group.
                 held = torch.cat((held, continued, group.finished.tokens), dim=1)
         self._join()
         return torch.cat(parents, dim=1)

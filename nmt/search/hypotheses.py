@@ -68,6 +68,7 @@ class Hypotheses:
 
     def take(self, index: Tensor) -> Hypotheses:
         """Select the rows `index` [B, R'] of each sentence."""
+        # expand copies nothing.
         wide = index[..., None].expand(-1, -1, self.tokens.size(-1))
         return Hypotheses(
             self.tokens.gather(1, wide),
@@ -114,6 +115,7 @@ def best_first(hypotheses: Iterable[Hypothesis], count: int) -> list[Hypothesis]
 
     Cut hypotheses are returned only if fewer than `count` are finished.
     """
+    # A cut output has no probability of its end, so its score looks better than it is.
     ranked = sorted(hypotheses, key=lambda hypothesis: (not hypothesis.finished, -hypothesis.score))
     finished = sum(hypothesis.finished for hypothesis in ranked)
     return ranked[:finished] if finished >= count else ranked
@@ -132,6 +134,7 @@ class Continuations:
         """Normalise the model's logits: [B, K, V] of any floating dtype."""
         # On a CPU log_softmax takes half the time of logsumexp, though it writes all values.
         log_probabilities = logits.log_softmax(-1, dtype=torch.float32)
+        # One slice with a step sets PAD and BOS in a single operation.
         log_probabilities[..., PAD : BOS + 1 : BOS - PAD] = float("-inf")
         return cls(log_probabilities)
 
@@ -149,6 +152,7 @@ class Continuations:
             with minus infinity.
         """
         values, tokens = top(self.log_probabilities, min(count, self.log_probabilities.size(-1)))
+        # By id, so that a later stable sort breaks ties by the lowest id: topk promises no order.
         tokens, order = tokens.sort(-1)  # [B, K, C]
         values = values.gather(-1, order)
         return values, tokens.masked_fill(values.isneginf(), UNK)
@@ -175,6 +179,7 @@ def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     may be beyond the end of the dimension.
     """
     width = values.size(-1)
+    # For narrow rows finding the maxima of blocks costs more than it saves.
     if width < 2 * BLOCK * count:
         return values.topk(count)
     if values.is_cuda:
@@ -198,6 +203,7 @@ def top_on_gpu(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     width = values.size(-1)
     blocks = width // BLOCK  # of values `blocks` apart; the last values, too few for each, are left
     whole = blocks * BLOCK
+    # Strided blocks, so that neighbouring threads read neighbouring numbers.
     maxima = values[..., :whole].view(*values.shape[:-1], BLOCK, blocks).amax(-2)
     chosen = maxima.topk(count, sorted=False).indices  # [..., count]
     places = chosen[..., None] + torch.arange(0, whole, blocks, device=values.device)

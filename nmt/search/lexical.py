@@ -59,6 +59,7 @@ class LexicalBeamState(BeamState):
         _, is_whole, lacking = phrase_progress(self.alive.tokens, self.phrases)
         ends_early = (tokens == EOS) & ~is_whole[..., None]
         is_known = (tokens[:, :, None] == lacking[..., None]).any(-1)  # [B, K, P]
+        # Two phrases may lack the same token, which must be one candidate.
         is_known |= (lacking[..., None] == lacking[:, :, None]).tril(-1).any(-1)
         may_follow = (lacking != PAD) & ~is_known
         log_probs = continuations.log_probabilities.gather(-1, lacking)
@@ -91,6 +92,8 @@ class LexicalBeamState(BeamState):
         is_in_bank = F.one_hot(banks, self.phrases[0].numel() + 1)  # [B, n, banks]
         rank = is_in_bank.cumsum(1).gather(-1, banks[..., None])[..., 0]  # within the bank, from 1
         most = (self.phrases != PAD).sum((1, 2))[:, None]  # required tokens
+        # A bank for each number of required tokens met so far, with equally many places: without
+        # banks the likely sequences, which lack the phrases, would fill the beam.
         has_place = rank <= (count // (most + 1)).clamp(min=1)
         has_place &= values.gather(1, order) > NEVER
         turn = (most - banks).where(has_place, most + 1)
@@ -139,6 +142,7 @@ def phrase_progress(sequences: Tensor, phrases: Tensor) -> tuple[Tensor, Tensor,
     appears = (same | (wanted == PAD)).all(-1).any(-1)  # [B, N, P]
     begun = (same | beyond).all(-1)  # prefixes at the end; always the empty one
     reach = (begun * (total - starts[:, 0])).amax(-1)  # [B, N, P], length of the longest prefix
+    # A phrase that appeared is done, even if the output ends with its beginning again.
     reach = reach.masked_fill(appears, 0).clamp(max=width - 1)
     count = (appears * lengths[:, None]).sum(-1) + reach.amax(-1)
     following = wanted[:, :, :, 0].expand(-1, sequences.size(1), -1, -1)

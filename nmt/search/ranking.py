@@ -46,6 +46,7 @@ class LengthPenalty(ABC):
     @property
     def nearest_power(self) -> float:
         """Alpha of the power penalty that ranks outputs of 20 and of 30 tokens as this one does."""
+        # Other engines know length ^ alpha alone; usual lengths decide which alpha ranks alike.
         fewer, more = self.divisor(torch.tensor([20, 30])).tolist()
         return round(math.log(more / fewer) / math.log(1.5), 4)
 
@@ -90,6 +91,8 @@ class GnmtPenalty(PenaltyWithAlpha):
 
     def divisor(self, lengths: Tensor) -> Tensor:
         """Return the divisors: 1 for a lone EOS, 1.73 for 10 tokens with alpha 0.6."""
+        # EOS counts. The formula in the docstring of tensor2tensor's beam search differs from its
+        # code; this is the code.
         return ((5.0 + lengths) / 6.0) ** self.alpha
 
 
@@ -139,6 +142,7 @@ def with_coverage(
     weights = model.source_attention(source, target_input(target)).float()  # [N, T, S]
     covered = (weights * (target != PAD)[..., None]).sum(1)
     logarithms = covered.clamp(MIN_ATTENTION, 1.0).log()
+    # The end of the source has nothing to be translated.
     is_token = (source != PAD) & (source != EOS)
     penalties = iter((beta * (logarithms * is_token).sum(1)).tolist())
     penalised = [

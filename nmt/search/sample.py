@@ -83,8 +83,11 @@ class Sample(Strategy):
         longest = int(max_lengths.max())
         numbers = torch.zeros(len(source), samples, longest, *shape, dtype=torch.float64)
         for row, tokens, length in zip(numbers, source.tolist(), max_lengths.tolist(), strict=True):
+            # Seeded by the sentence itself: neither its place in the batch nor its neighbours
+            # matter.
             words = " ".join(str(token) for token in (self.seed, *tokens) if token != PAD)
             digest = hashlib.blake2b(words.encode(), digest_size=8).digest()
+            # On the CPU for every device: generators of GPUs give other numbers.
             generator = torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
             row[:, :length] = torch.rand(
                 samples, length, *shape, dtype=torch.float64, generator=generator
@@ -100,6 +103,7 @@ class Sample(Strategy):
             logits = logits.masked_fill(logits < least, float("-inf"))
         probabilities = logits.softmax(-1).nan_to_num_(0.0)  # 0 if no token may follow
         if self.top_p is not None and self.top_p < 1.0:
+            # Nucleus after temperature and top-k, as in Hugging Face.
             falling = probabilities.sort(-1, descending=True).values
             is_kept = (
                 falling.cumsum(-1) - falling < self.top_p
@@ -128,6 +132,8 @@ class SampleState(SearchState):
             alive = alive.take(torch.zeros_like(parents))
         tokens = drawn(probabilities, self.numbers[..., alive.tokens.size(-1) - 1])  # [B, K]
         ended = (alive.tokens == EOS).any(-1)
+        # Scores are at temperature 1 without truncation, so that samples can be compared with
+        # beams.
         log_probs = continuations.of_tokens(tokens).masked_fill(ended, 0.0)
         log_probabilities = alive.log_probabilities + log_probs
         self.alive = alive.extend(
@@ -178,6 +184,7 @@ class DifferentSamples(SearchState):
         )
         log_probs = model_log_probs.gather(-1, tokens).masked_fill(ended, 0.0)
         keys[..., 1:].masked_fill_(ended, float("-inf"))  # a finished sequence stays as it is
+        # A finished sequence competes with the key that it was drawn with.
         keys[..., 0] = self.keys.where(ended[..., 0], keys[..., 0])
         self.keys, best = keys.flatten(1).topk(keys.size(-1))
         parents = best // keys.size(-1)
@@ -206,6 +213,7 @@ class DifferentSamples(SearchState):
             key = key.masked_fill(rest.isneginf(), float("-inf"))
             token = drawn(probabilities, number[..., 0])[..., None]
             children.append((token, probabilities.gather(-1, token).log(), key[..., None]))
+            # Drawing without replacement: the rest is renormalised by its own sum.
             probabilities.scatter_(-1, token, 0.0)
         tokens, logarithms, keys = (
             torch.cat(parts, dim=-1) for parts in zip(*children, strict=True)
@@ -245,6 +253,8 @@ def drawn(probabilities: Tensor, numbers: Tensor) -> Tensor:
     if vocabulary % BLOCK:
         probabilities = F.pad(probabilities, (0, -vocabulary % BLOCK))
     blocks = probabilities.reshape(*probabilities.shape[:-1], -1, BLOCK)
+    # Sums of blocks first, then sums within one block: a cumulative sum over the vocabulary is
+    # slow, and in float32 its rounding would favour some tokens.
     up_to = blocks.sum(-1).double().cumsum(-1)
     rows = (-1, numbers.size(1), -1)
     up_to, blocks = up_to.expand(*rows).contiguous(), blocks.expand(*rows, -1)
@@ -263,5 +273,6 @@ def _first_above(sums: Tensor, goals: Tensor) -> Tensor:
     nothing of probability 0 is found.
     """
     whole = sums[..., -1:]
+    # A goal that rounding moved to the very end would choose a token of probability 0.
     goals = goals.minimum(whole.nextafter(torch.zeros_like(whole)))
     return torch.searchsorted(sums, goals, right=True).clamp(max=sums.size(-1) - 1)

@@ -82,6 +82,7 @@ def parse_codes(text: str, **tokenisation: Any) -> BpeCodes:
     if version not in ("0.1", "0.2"):
         raise ValueError(f"version {version[:20]!r} of the codes, not 0.1 or 0.2")
     rows = [line.split(" ") for line in lines]
+    # fastBPE writes how often each merge was seen.
     has_counts = bool(rows) and len(rows[0]) == 3
     for number, row in enumerate(rows, 1):
         if len(row) != 2 + has_counts or not all(row) or (has_counts and not row[2].isdigit()):
@@ -104,6 +105,7 @@ class BpePieces(Segmenter):
         self._names = vocabulary.pieces
         self._ids = vocabulary.ids
         merges = [tuple(merge.split(" ")) for merge in codes.merges]
+        # Reversed, so that a merge that is listed twice keeps its first rank.
         self._ranks = {merge: rank for rank, merge in reversed([*enumerate(merges)])}
         self._known: dict[str, list[str]] = {}
         if codes.tokenizer == "moses":
@@ -178,7 +180,9 @@ class BpePieces(Segmenter):
         pieces = self._known.get(word)
         if pieces is None:
             if len(self._known) > MAX_WORDS:
+                # Emptied as a whole: the frequent words are back after a few lines.
                 self._known.clear()
+            # Merging takes quadratic time in the length of a word.
             parts = [word[at : at + MAX_WORD_LENGTH] for at in range(0, len(word), MAX_WORD_LENGTH)]
             symbols = [symbol for part in parts for symbol in self._merged(part)]
             pieces = [*(symbol + JOINED for symbol in symbols[:-1]), symbols[-1]]
@@ -204,6 +208,8 @@ class BpePieces(Segmenter):
         for word in _grouped(pieces):
             plain = self._plain("".join(word))
             place += len(text) - place - len(text[place:].lstrip())
+            # Moses changes spaces and quotes, so a word is looked for near the end of the word
+            # before.
             begin = max(place, text.find(plain, place, place + NEAR + len(plain)))
             place = min(begin + len(plain), len(text))
             behind = begin

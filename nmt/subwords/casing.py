@@ -40,6 +40,7 @@ def in_lower_case(
     low = _lower(line)
     kept = [symbols is not None and symbols.search(word) is not None for word in words]
     is_upper = low.upper() == line != low and len(words) > 1 and not any(kept)
+    # One mark for a line in capitals, which is as common as headlines.
     if is_whole and is_upper and _is_normal(line):
         return low, {0: CAPITALS}
     marked = ((at, _mark(word)) for at, word in enumerate(words) if not kept[at])
@@ -187,6 +188,7 @@ class CasedSegmenter(WrappedSegmenter):
         begins = [at for at, token in enumerate(row) if token in self._begins_word]
         if not marks:
             return row
+        # Normalisation has made other words of the text, so the marks would land on wrong ones.
         if len(begins) != len(_WORD.findall(text)):
             return None
         at_token = {begins[word]: self._ids[mark] for word, mark in marks.items()}

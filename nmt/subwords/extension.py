@@ -124,6 +124,7 @@ def added_pieces(subwords: Subwords, old: Subwords) -> tuple[list[list[int]], li
     """
     if subwords.is_same_as(old):
         return [], []  # as codes of BPE always are
+    # Protocol buffers take the last value of a field, so appending bytes changes a setting.
     models = [model + AS_IT_STANDS for model in old.models]
     inner = Subwords(models[0], models[1], 1, old.vocabularies)
     return (
@@ -251,5 +252,6 @@ def _scored(text: str, score: float | None, old: Sequence[float], unchosen: int)
     if score is None:
         return Piece(text, kind=unchosen)
     if are_ranks(old):
+        # After all old merges, so that old text is cut as before.
         return Piece(text, min(old) - 1 + score)
     return Piece(text, min(max(score, min(old)), max(old)))

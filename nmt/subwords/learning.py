@@ -111,6 +111,7 @@ def train_subwords(
     Raises:
         NmtError: the sentences allow no vocabulary of that size, or hold no text at all.
     """
+    # Sampled here, by the recipe's seed.
     sample = reservoir(sentences, training.subword_sample, training.seed)
     if training.casing == "inline":
         symbols = in_upper_case(training.symbols)
@@ -178,6 +179,7 @@ def reservoir(items: Iterable[T], size: int, seed: int) -> list[T]:
     weight = 1.0
     while len(sample) == size:
         weight *= math.exp(math.log1p(-generator.random()) / size)
+        # Algorithm L: skips many items at once instead of a random number for each.
         skip = math.floor(math.log1p(-generator.random()) / math.log1p(-weight))
         chosen = list(itertools.islice(items, skip, skip + 1))
         if not chosen:

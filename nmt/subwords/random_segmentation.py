@@ -100,6 +100,7 @@ class RandomSegmentation:
         while ranked := [
             (ranks[both], at)
             for at, both in enumerate(map(add, pieces, pieces[1:]))
+            # BPE-dropout (Provilkov et al. 2020): the tosses are anew in each step.
             if both in ranks and toss() >= alpha
         ]:
             at = min(ranked)[1]

@@ -166,6 +166,7 @@ class SentencePiece(Segmenter):
         """Return the ids of every line."""
         if len(lines) == 1:
             return [self.processor.encode(lines[0])]  # without the threads that a list starts
+        # Whole lists, so that SentencePiece's threads share the work.
         ids: list[list[int]] = self.processor.encode(lines, num_threads=num_threads)
         return ids
 

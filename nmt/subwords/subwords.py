@@ -340,6 +340,7 @@ SubwordModel = bytes | BpeCodes
 def model_extends(new: SubwordModel, old: SubwordModel) -> bool:
     """Return whether a model is an older one with pieces behind the old ones, if any."""
     if isinstance(new, bytes) and isinstance(old, bytes):
+        # New pieces are appended bytes, so an extended model begins with the old one.
         return new.startswith(old)
     return new == old
 

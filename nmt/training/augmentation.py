@@ -75,6 +75,7 @@ class UpperCase(Augmentation):
 
     def apply(self, pair: Pair, random: np.random.Generator, after: Callable[[], Pair]) -> Pair:
         """Return both sides in upper case."""
+        # Both sides: a model that reads capitals should write capitals.
         return pair[0].upper(), pair[1].upper()
 
 
@@ -123,6 +124,7 @@ def _misspelt(word: str, letters: list[str], random: np.random.Generator) -> str
         return word
     at = places[random.integers(len(places))]
     one, two, wrong = word[at], word[at + 1], letters[random.integers(len(letters))]
+    # Letters of the sentence itself, so a typo never leaves its script.
     wrong = wrong.upper() if two.isupper() else wrong.lower()
     typo = [one, one + two + two, one + wrong, two + one][random.integers(4)]
     return word[:at] + typo + word[at + 2 :]
@@ -158,6 +160,8 @@ class MergedSentences(Augmentation):
     def apply(self, pair: Pair, random: np.random.Generator, after: Callable[[], Pair]) -> Pair:
         """Return the pair with the next one behind it; an equal one, as a copy is, stays away."""
         other = after()
+        # The last pair of the dataset has no next one, and a repeated sentence would teach to
+        # repeat.
         if other == pair:
             return pair
         return f"{pair[0]} {other[0]}", f"{pair[1]} {other[1]}"
@@ -216,6 +220,7 @@ class SampledSplit:
         return as_array([[*row, EOS] for row in rows])
 
     def _sample(self, segmenter: Segmenter, side: Side, index: int, text: str) -> list[int]:
+        # Seeded for each sentence: SentencePiece's own generator differs between processes.
         key = struct.pack("<4sqqq", side.encode()[:4], self.seed, self.epoch, index)
         digest = hashlib.blake2b(key, digest_size=4).digest()
         return segmenter.sample(text, self.alpha, Random(int.from_bytes(digest, "little")))

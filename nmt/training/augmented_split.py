@@ -36,6 +36,7 @@ def sentences_of_epochs(
     if config.augmentation and subwords.context:
         raise NmtError("train.augmentation changes single sentences, not those of documents")
 
+    # The loader asks for one epoch after the other, several times each.
     @lru_cache(maxsize=1)
     def in_epoch(epoch: int) -> PaddedSplit:
         """Return the sentences of an epoch, the same ones if it is asked for twice in a row."""
@@ -68,6 +69,8 @@ def growth(in_epoch: Callable[[int], PaddedSplit], split: Split) -> float:
 
     It is that of a sample of the first epoch, on the side where it is greater, and at least 1.
     """
+    # Spread over the corpus, because corpora are often sorted; measured once, because lengths of a
+    # whole epoch would need all of its text.
     sample = np.linspace(0, len(split) - 1, min(len(split), SAMPLED_PAIRS), dtype=np.int64)
     sides: tuple[tuple[Side, Lengths], ...] = (
         ("source", split.source_lengths),
@@ -99,6 +102,7 @@ class AugmentedSplit:
 
     def source(self, index: int) -> Ids:
         """Return the ids [S] of a source sentence, with EOS."""
+        # One draw changes both sides; the target is kept until the loader asks for it.
         source, self._targets[index] = self._pair(index)
         return source
 
@@ -126,6 +130,7 @@ class AugmentedSplit:
         stored = self.split.source(index), self.split.target(index)
         random = np.random.Generator(np.random.PCG64([self.seed, self.epoch, index, 1]))
         chosen = [one for one in self.augmentations if random.random() < one.share]
+        # Text with an unknown token cannot be spelled again from its subwords.
         if not chosen or any(UNK in side for side in stored):
             return stored
         tags, pair = self._text(index)

@@ -51,6 +51,7 @@ def pick_best(path: Path, count: int, trust_plugins: bool = False) -> list[Path]
 
     worst = config.sort_key(None, None)
     validated = [checkpoint for checkpoint in run.checkpoints() if sort_key(checkpoint) > worst]
+    # Reversed first, because the sort is stable: of equal scores the older one ranks last.
     validated = sorted(reversed(validated), key=sort_key)
     return [checkpoint.path for checkpoint in _enough(validated, count, path)]
 
@@ -83,6 +84,7 @@ def average_run(paths: Sequence[Path], output: Path | None, trust_plugins: bool 
         given.add(resolved)
     runs = [Run.open(checkpoint.path.parent) for checkpoint in checkpoints]
     names = [checkpoint.path.name for checkpoint in checkpoints]
+    # Means of unrelated runs are no models, so several runs need a check and a name.
     if len({run.identity for run in runs}) > 1:
         if output is None:
             raise NmtError("the checkpoints are of several runs; name the new run with --output")
@@ -108,6 +110,7 @@ def average_run(paths: Sequence[Path], output: Path | None, trust_plugins: bool 
             plugins=read_plugins(run.path),
         )
         newest = max(checkpoint.update for checkpoint in checkpoints)
+        # Without optimizer state: an average is translated with and never resumed.
         averaged.save(newest, weights, None, {}, {}, best=True)
         if run.has_shortlist:
             averaged.give_shortlist(run.shortlist)
@@ -132,6 +135,7 @@ def _check_related(runs: Sequence[Run], checkpoints: Sequence[Checkpoint]) -> No
             raise NmtError(f"{both} differ in languages or subwords; no average can translate both")
         mine, theirs = flatten(run.section("model")), flatten(other.section("model"))
         for key in sorted(mine.keys() & theirs.keys()):
+            # Dropout rates leave no trace in a model's weights.
             if mine[key] != theirs[key] and "dropout" not in key:
                 raise NmtError(
                     f"{both} are different models: model.{key} is {mine[key]} and {theirs[key]}; "

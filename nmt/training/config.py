@@ -190,6 +190,7 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"{name} must be more than 0, is {value}")
+        # Otherwise PyTorch's count of nanoseconds overflows.
         if self.timeout_minutes > LONGEST_TIMEOUT:
             raise ValueError(
                 f"timeout_minutes must be at most {LONGEST_TIMEOUT:,}, a year, "
@@ -260,6 +261,7 @@ class TrainConfig:
             value: score by `best_metric`; None and NaN are worse than all numbers.
             loss: breaks ties; lower is better.
         """
+        # NaN compares false with everything, and would stay the best score for ever.
         if value is None or math.isnan(value):
             return (-math.inf, -math.inf)
         ascending = any(
@@ -286,6 +288,8 @@ class Experiment:
         """
         metrics = self.train.valid_metrics
         if is_only:
+            # Chinese and Japanese need a tokenizer of their own; with several directions each
+            # chooses.
             metrics = tuple(metric.for_language(target_lang) for metric in metrics)
         loss = self.train.loss.for_language(target_lang)
         config = replace(self.train, valid_metrics=metrics, loss=loss)

@@ -30,6 +30,8 @@ class FiniteWatch(Generic[T]):
         """
         event = None
         if is_finite.device.type == "cuda":
+            # Read one update later, when the copy has arrived; asking now would stop the GPU's
+            # queue.
             is_finite = is_finite.to("cpu", non_blocking=True)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
@@ -70,5 +72,6 @@ class FirstNonFinite:
     def _look(self, module: nn.Module, _: object, output: object) -> None:
         outputs = output if isinstance(output, tuple) else (output,)
         tensors = [value for value in outputs if isinstance(value, Tensor)]
+        # Waits for the GPU at every module, so hooks are set only after an update has failed.
         if self.name is None and not all(bool(value.isfinite().all()) for value in tensors):
             self.name = self._names[module]

@@ -81,10 +81,12 @@ class TrainingLoop:
         trainer, milestones = self.trainer, self.milestones
         trainer.model.train()
         no_sentences = make_batch(trainer.loader.split, np.array([], np.int64))
+        # FSDP sets up its shards in the first forward pass, which must not be that of validation.
         trainer.try_batch(no_sentences)  # initialises sharding
         self.stopwatch.start()
         self.report.begin()
         reason = milestones.reason_to_stop()  # of the checkpoint, without this start's time
+        # A thread makes the next batches while the device computes this one.
         updates = prefetch(trainer.loader.updates(trainer.state.update + 1))
         with StopRequests(self.report.acknowledge) as requests, contextlib.closing(updates):
             if milestones.is_validation_due(reason) and not self.scores:
@@ -105,6 +107,7 @@ class TrainingLoop:
         """Validate and save where that is due; return the reason to stop, if there is one."""
         milestones = self.milestones
         reason = self._reason_to_stop(requests.received)
+        # The clock of `save_minutes` is reset by saving, so it is asked only once.
         is_save_due = reason is not None or milestones.is_save_due()  # before `_save`
         is_best = False
         if milestones.is_validation_due(reason):
@@ -152,6 +155,7 @@ class TrainingLoop:
         """Report a skipped update with its origin; raise an NmtError after `max_skipped`."""
         trainer, state = self.trainer, self.trainer.state
         state.skipped += 1
+        # Runs the update again, which is worth its time: a module's name tells what to change.
         where = trainer.origin(update)
         sentences = sum(batch.num_sentences for batch in update.batches)
         self.report.skipped(update.number, where, sentences)
@@ -216,6 +220,8 @@ class TrainingLoop:
                     state.update, weights, optimizer, dict(vars(state)), self.scores, is_best
                 )
                 trainer.run.prune(trainer.config.keep_last)
+            # No process may end, and torchrun then end the others, while the checkpoint is being
+            # written.
             trainer.world.barrier()
 
 
@@ -238,6 +244,7 @@ class Milestones:
         config, state = self.config, self.state
         if state.update >= self.last_update:
             return "max_updates" if state.update >= config.max_updates else "max_epochs"
+        # Seconds of all resumes together, without validation and saving.
         if config.max_minutes is not None and state.seconds >= 60 * config.max_minutes:
             return "max_minutes"
         return self.out_of_patience()
@@ -267,6 +274,8 @@ class Milestones:
         if is_best:
             state.best, state.best_loss = value, loss
             state.best_update = state.update
+        # The final validation does not count towards patience: a resumed run must decide as an
+        # uninterrupted one would, which has no validation there.
         if self._is_regular_validation():
             self._count_towards_patience(value, loss)
         return is_best
@@ -326,6 +335,7 @@ class Stopwatch:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Stop counting within the context."""
+        # Time of validation says nothing about the speed of training.
         self._counted, self._since = self.total, None
         try:
             yield
@@ -358,6 +368,7 @@ class StopRequests:
 
     def __enter__(self) -> StopRequests:
         for number in CAUGHT:
+            # nohup ignores SIGHUP on purpose.
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._note)
         return self

@@ -114,6 +114,7 @@ def round_linear_layers(model: Model) -> None:
     for module in model.modules():  # those that become int8
         kind = type(module)
         if kind is nn.Linear:
+            # A class instead of a wrapper keeps the names of the weights, and so the checkpoints.
             module.__class__ = RoundedLinear
         elif parametrize.is_parametrized(module, "weight") and issubclass(kind, nn.Linear):
             module.__class__ = type(kind.__name__, (RoundedLinear, kind), {})
@@ -127,6 +128,7 @@ class RoundedLinear(nn.Linear):
         if not self.training or not x.numel():
             return super().forward(x)
         weight = rounded(self.weight, self.weight.detach().abs().amax(1, keepdim=True) / 127)
+        # Ranges of the batch, as dynamic int8 takes them in translation.
         low, high = x.detach().aminmax()
         return F.linear(rounded(x, (high.clamp(min=0) - low.clamp(max=0)) / 255), weight, self.bias)
 

@@ -63,6 +63,7 @@ def preflight(trainer: Trainer, validation: Validations) -> Rows:
     try_longest_batch(trainer)
     seconds = time_ordinary_batches(trainer)
     try:
+        # As in validation, with whole weights: the largest moment of memory.
         with trainer.parallel.evaluating():
             validation.try_largest()
     except torch.cuda.OutOfMemoryError:
@@ -88,6 +89,7 @@ def _describe(trainer: Trainer, seconds_per_token: float, kept: int) -> Rows:
     to_go = f"{updates:,}"
     if limit < updates * per_update:
         to_go += f", of which about {limit / per_update:,.0f} fit into max_minutes"
+    # Only a new run can still choose its schedule.
     if trainer.state.update == 0 and world.is_main:  # a resumed run may not change its schedule
         for warning in (
             misfit(config.schedule.warmup_updates, trainer.last_update, per_update, limit),
@@ -120,6 +122,7 @@ def longest_batch(split: Split, max_tokens: int, link: Link | None = None) -> Ba
     """Return a batch of the longest pairs: at least one, at most `max_tokens` padded tokens."""
     longer = np.maximum(split.source_lengths, split.target_lengths)
     most = min(len(longer), max(1, max_tokens // int(longer.max())))
+    # argpartition instead of a sort, in linear time.
     return make_batch(split, np.argpartition(longer, len(longer) - most)[-most:], link)
 
 
@@ -131,6 +134,7 @@ def try_longest_batch(trainer: Trainer) -> None:
         trainer.try_batch(batch)
     except torch.cuda.OutOfMemoryError:
         longest = f"{batch.packing.source.longest} and {batch.packing.target.longest} tokens"
+        # A smaller micro-batch cannot help a single pair.
         if batch.num_sentences == 1:
             loss, samples = trainer.config.loss, ""
             if isinstance(loss, SequenceLoss):
@@ -186,6 +190,7 @@ def try_checkpoint(trainer: Trainer) -> int:
         path = Path(scratch)
         trial = replace(run, path=path)
         saved = trial.save(0, weights, None, {}, {}, best=True)
+        # Read back: some file systems lose data without an error.
         read = Checkpoint.open(saved.path).weights()
         if not all(torch.equal(weights[name].cpu(), value) for name, value in read.items()):
             raise NmtError(f"{run.path}: a checkpoint written there reads back with other weights")
@@ -205,6 +210,7 @@ def try_checkpoint(trainer: Trainer) -> int:
 
 def fit_micro_batches(trainer: Trainer) -> None:
     """Set `max_tokens` to the largest micro-batch of longest pairs that fits each GPU."""
+    # The optimizer's state belongs to the memory that a micro-batch must leave free.
     trainer.allocate()
     split, world = trainer.loader.split, trainer.world
     rows = trainer.loader.rows_per_sentence
@@ -218,6 +224,7 @@ def fit_micro_batches(trainer: Trainer) -> None:
         except torch.cuda.OutOfMemoryError:
             break
         fits = tokens
+    # What failed leaves fragments that later allocations could not use.
     torch.cuda.empty_cache()
     if world.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(world.device)  # reports show the peak of training
@@ -251,6 +258,7 @@ def misfit(warmup_updates: int, updates: int, seconds: float, limit: float) -> s
     """
     if updates <= TRIAL:
         return None
+    # The commonest beginner's mistake: the paper's 4,000 updates of warm-up in an hour on a CPU.
     possible = min(updates, limit / seconds)
     remedy = "write a recipe that fits with `nmt init`, or take --warmup-updates {}"
     warm_up = f"warm-up ends after {_in_words(warmup_updates * seconds)} on this machine"

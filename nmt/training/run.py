@@ -72,6 +72,7 @@ def train(
     config = replace(config, loss=config.loss.pinned(trust_plugins))
     experiment = replace(experiment, train=config)
     _check_precision(config, world)
+    # Before the model is built: initial weights follow from the seed alone.
     torch.manual_seed(config.seed)
     sizes = subwords.source_size, subwords.target_size, subwords.shared
     model = build_new(lambda: experiment.model.build_adapted(*sizes), experiment.plugins)
@@ -157,6 +158,7 @@ def _prepare_validation(
         Execution(device=world.device, precision=precision),
         languages=trainer.run.languages,
     )
+    # One road to a score: validation decodes and scores as `translate` and `score` do.
     return validation_of(split, translator, config.valid_metrics, world, config.precision)
 
 

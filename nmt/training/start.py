@@ -74,6 +74,7 @@ def open_run(
             subwords=subwords,
             plugins=plugin_sources(experiment.plugins),
         )
+    # The other processes read what the first one has written.
     world.barrier()
     run = Run.open(path)
     if "averaged" in run.recipe:
@@ -101,6 +102,7 @@ def keep_settings(run: Run, experiment: Experiment) -> Run:
 def _recipe_from_now_on(run: Run, experiment: Experiment) -> dict[str, Any]:
     """Return the experiment's recipe with the run's `init_from`, the origin of its weights."""
     recipe = experiment.recipe()
+    # A resume may leave --init-from out, but the origin of the weights stays true.
     recipe["train"]["init_from"] = run.recipe["train"].get("init_from")
     return recipe
 
@@ -136,6 +138,7 @@ def refuse_changes(run: Run, experiment: Experiment) -> None:
     may_change = [f"model.{key}" for key in changeable(type(experiment.model))]
     may_change += [f"train.{key}" for key in changeable(TrainConfig)]
     may_change += [f"train.loss.{key}" for key in changeable(type(experiment.train.loss))]
+    # Another end would change rates that were already used.
     if experiment.train.schedule.depends_on_max_updates:
         may_change.remove("train.max_updates")
         may_change.remove("train.max_epochs")
@@ -203,6 +206,7 @@ def read_newest(run: Run, world: World) -> SavedTraining | None:
             one that the main process resumes.
         OSError: a file cannot be read by the main process.
     """
+    # Directories on a network may look different for a while; the first process decides.
     names = world.gather([path.name for path in run.checkpoint_paths()])[0]
     for name in reversed(names):
         path, saved, problem = run.path / name, None, None
@@ -309,8 +313,11 @@ def set_initial_weights(
         path = run.path / base.checkpoint
         _set_weights(model, {**parts, **base.open(run.path).weights()}, path)
         for name, weight in model.named_parameters():
+            # Frozen weights have no gradient and no optimizer state, which is what makes adapting
+            # cheap.
             weight.requires_grad_(name in parts)
         return Run.open(path.parent) if is_new else None
+    # A resumed run has weights of its own.
     if init_from is None or not is_new:
         return None
     loaded = load_model(Path(init_from), trust_plugins=trust_plugins)
@@ -390,6 +397,7 @@ def _means(module: nn.Module, name: str, rows: Tensor, added: list[list[int]]) -
     if not parametrized:
         return means(rows)
     parametrization: Any = module.get_submodule(f"parametrizations.{parametrized}.0")
+    # Weight normalisation stores gain and direction; means of these would be no mean of weights.
     originals: tuple[Tensor, ...] = parametrization.right_inverse(
         means(getattr(module, parametrized))
     )

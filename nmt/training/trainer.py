@@ -131,6 +131,7 @@ class Trainer:
             self.loader = replace(self.loader, link=WordLinks(split, run.subwords))
         self.parallel = self._parallelism(model)
         self.scale = LossScale(is_fp16(config.precision, world), world.device)
+        # After sharding: the optimizer's state is sharded as its weights are.
         self.optimizer = config.optimizer.build(model)
         self.weights = adaptation_weights(model) or dict(model.named_parameters())
         self.average: WeightAverage | None = None
@@ -173,6 +174,8 @@ class Trainer:
             states[name][key] = value
         if self.average:
             self.average.load(weights)
+            # With an average, the checkpoint's weights are the average; the trained ones lie with
+            # the optimizer's state.
             weights = {name: states[name].pop(TRAINED_WEIGHT) for name in weights}
         sharded = {name: shard(weight, self.weights[name]) for name, weight in weights.items()}
         copy_weights(sharded, self.weights)
@@ -232,6 +235,7 @@ class Trainer:
         """Allocate the optimizer's state, so that a memory trial includes it; no weight changes."""
         for group in self.optimizer.param_groups:
             for weight in group["params"]:
+                # Optimizers allocate their state in the first step.
                 weight.grad = torch.zeros_like(weight)
         self.optimizer.found_inf = torch.ones((), device=self.world.device)  # type: ignore[attr-defined]
         self.optimizer.step()  # skips the step because of `found_inf`
@@ -249,6 +253,7 @@ class Trainer:
 
         On a GPU the host learns of a failure one update later (:mod:`nmt.training.divergence`).
         """
+        # Anew for each update, so no generator's state needs to be saved.
         self._seed(update)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -257,6 +262,7 @@ class Trainer:
         if self.world.is_main:
             sums |= {"updates": torch.ones_like(norm), "grad_norm": norm}
         is_finite = norm.isfinite()
+        # Skips the step on the device; the host learns of it one update later.
         self.optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
         self.optimizer.step()  # does nothing where `found_inf` is one
         self.parallel.clear(self.optimizer)
@@ -275,6 +281,7 @@ class Trainer:
         norm = norm / self.scale.value
         factor = 1 / self.scale.value
         if self.config.clip_norm:
+            # Unscaling and clipping in one multiplication.
             factor = factor * (self.config.clip_norm / norm).clamp(max=1.0)
         if self.config.clip_norm or self.scale.wanted:
             for gradient in gradients:
@@ -292,6 +299,8 @@ class Trainer:
         for batch in update.batches:
             with self.parallel.accumulating(is_last=batch is update.batches[-1]):
                 # `parallel` averages gradients over processes; times `size`, that is their sum.
+                # Divided by the tokens of the whole update, so micro-batches and processes change
+                # only rounding.
                 factor = self.world.size / update.target_tokens * self.scale.value
                 measured = self.parallel.run(batch.to(self.world.device), factor, self._autocast)
             for name, value in measured.items():
@@ -340,6 +349,8 @@ class Trainer:
 
     def _optimizer_state(self) -> dict[str, Tensor]:
         state = {
+            # By name, not by position, so that a checkpoint survives a change of the order of
+            # weights.
             f"{name}/{key}": value
             for name, weight in self.weights.items()
             for key, value in self.optimizer.state.get(weight, {}).items()
@@ -430,6 +441,7 @@ class TrainerState:
             for name, value in checkpoint.trainer_state.items()
         }
         state = build(cls, values, place)
+        # A directory that was renamed or mixed by hand.
         if state.update != checkpoint.update:
             raise NmtError(f"{place}.update: {state.update} instead of {checkpoint.update}")
         return state
@@ -463,6 +475,7 @@ class LossScale:
         self.clean = torch.where(is_finite, self.clean + 1, 0.0)
         is_due = self.clean >= INTERVAL
         factor = torch.where(is_finite, torch.where(is_due, 2.0, 1.0), 0.5)
+        # torch.where on the device instead of an `if`, which would wait for the GPU.
         self.value = (self.value * factor).clamp(min=LEAST)
         self.clean = torch.where(is_due, 0.0, self.clean)
 

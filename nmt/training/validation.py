@@ -60,6 +60,7 @@ class Validation:
         self.precision = precision
         self.criterion = TokenCriterion(translator.model, CrossEntropy())
         self.all_batches = in_length_order(split, BATCH_TOKENS)
+        # Every n-th batch in order of length, so that processes have like work.
         self.batches = self.all_batches[world.rank :: world.size]
         self.sources = split.source_text() if metrics else []
         self.requests = [*chain.from_iterable(translator.in_documents([self.sources]))]
@@ -75,6 +76,7 @@ class Validation:
         """
         loss = self.loss()
         scores = {"loss": loss, "perplexity": perplexity(loss)}
+        # A diverged model cannot translate, but its training may still recover.
         if math.isnan(loss):
             self.translations = []
             scores |= {metric.name: math.nan for metric in self.metrics}
@@ -161,6 +163,7 @@ class ValidationByDirection:
             name: fmean(of_direction[name] for of_direction in by_direction.values())
             for name in next(iter(by_direction.values()))
         }
+        # Of the mean loss: a mean of perplexities would follow the worst direction.
         scores["perplexity"] = perplexity(scores["loss"])
         for (source, target), of_direction in by_direction.items():
             scores |= {f"{name}/{source}-{target}": one for name, one in of_direction.items()}

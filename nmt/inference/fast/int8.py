@@ -33,6 +33,7 @@ class Int8Linear(nn.Module):
         super().__init__()
         quantised = _quantised(linear)
         self._for_few = self._for_many = _packed_int8(quantised, linear.bias)
+        # Only wide layers gain; packing every layer twice would double the memory.
         if linear.out_features >= WIDE:
             with _engine("onednn"):
                 self._for_many = _packed_int8(quantised, linear.bias)
@@ -57,7 +58,9 @@ class Quantisation:
     @classmethod
     def of(cls, limits: Range) -> Quantisation:
         """Return the mapping of a range of numbers, and 0, to all integers of 8 bits or of 7."""
+        # Zero must be exact: padding and ReLU produce it.
         low, high = min(limits[0], 0.0), max(limits[1], 0.0)
+        # Without VNNI sums of two products saturate at 16 bits, so inputs have a bit less.
         levels = 127 if any(map(_engine_overflows, FIXED)) else 255
         scale = max((high - low) / levels, 1e-10)
         return cls(scale, round(-low / scale))
@@ -85,6 +88,7 @@ class FewRowsLinear(nn.Module):
         ops = torch.ops.quantized
         self._multiply: Any = (
             ops.linear_with_input_q_dq_qweight_dq_relu_output_fp32._op
+            # ReLU within the product saves a pass over the activations.
             if relu
             else ops.linear_with_input_q_dq_qweight_dq_output_fp32._op
         )
@@ -195,6 +199,7 @@ def _overflows(engine: str) -> bool:
     layer = nn.Linear(64, 2, bias=False)
     nn.init.constant_(layer.weight, 127.0)
     packed = torch.ops.quantized.linear_prepack(_quantised(layer), None)
+    # Tried out instead of read from the processor: engines choose their kernels themselves.
     product = torch.ops.quantized.linear_dynamic(torch.full((1, 64), 127.0), packed, False)
     return bool((product < 0.99 * 64 * 127 * 127).any())
 

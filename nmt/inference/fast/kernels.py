@@ -53,6 +53,7 @@ def convert(
     precision = pick_precision(precision, device)
     check_precision(precision, device)
     for module in list(model.modules()):
+        # Weights are final, so gain and direction become one matrix.
         if parametrize.is_parametrized(module, "weight"):
             parametrize.remove_parametrizations(module, "weight")
     if ranges:
@@ -101,6 +102,7 @@ def _call_directly(model: nn.Module) -> None:
     }
     for module in modules:
         module.__class__ = kinds[type(module)]
+        # torch looks submodules up in a dictionary by __getattr__, which Python cannot cache.
         vars(module).update(module._modules, **module._parameters)
 
 

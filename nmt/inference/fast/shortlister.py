@@ -46,6 +46,7 @@ class Shortlister:
         """
         chosen = self.shortlist.chosen(source.cpu().numpy(), forced.cpu().numpy())
         allowed = torch.from_numpy(chosen).to(source.device)  # [B, V]
+        # The union of the batch: one product serves all sentences.
         tokens = allowed.any(0).nonzero()[:, 0]
         return ReducedVocabulary(
             tokens, shortlisted(self.model, self._narrow, tokens, allowed[:, tokens])
@@ -80,6 +81,7 @@ class ReducedVocabulary:
         """
         reduced = [constraint.to_reduced_ids(self.tokens) for constraint in constraints]
         if phrases is not None:
+            # Forced tokens are always among the tokens, so each is found.
             phrases = torch.searchsorted(self.tokens, phrases)
         results = strategy.search(self.model, source, max_lengths, reduced, phrases, count)
         ids = self.tokens.tolist()

@@ -96,6 +96,7 @@ _function: Callable[[Any], Any]  # of this worker
 def _adopt(function: Callable[[Any], Any]) -> None:
     global _function
     _function = giving_back_memory(function)
+    # Processes do not wait for one another in each operator, as threads of one batch do.
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles this for all
     leave_sockets()

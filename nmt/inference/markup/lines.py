@@ -50,6 +50,7 @@ def _rendered(translator: LineTranslator, segments: list[Segment]) -> list[str]:
     """Return the translation of each segment with its markup; only markup needs alignments."""
     unit: Unit = "pieces" if translator.usual_unit == "pieces" else "tokens"
     results = [""] * len(segments)
+    # Text without tags needs no alignments, which cost another pass of the model.
     for has_markup in (False, True):
         chosen = [at for at, segment in enumerate(segments) if segment.has_markup == has_markup]
         translations = translator.translations(

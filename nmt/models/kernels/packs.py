@@ -174,6 +174,8 @@ class RowAttention(torch.autograd.Function):
         """
         of_queries, of_keys = packs
         counts = _SIDE_BY_SIDE[len(parts)]
+        # An autograd function gets tensors that autocast has cast already; in here it would cast
+        # again at each product.
         with torch.autocast(parts[0].device.type, enabled=False):
             queries, keys, values = (
                 row
@@ -183,7 +185,10 @@ class RowAttention(torch.autograd.Function):
             queries *= queries.shape[-1] ** -0.5
             scores = torch.bmm(queries, keys.transpose(1, 2))  # [R * H, L, L']
             by_row = scores.view(of_queries.shape[0], heads, *scores.shape[1:])
+            # An added bias is one pass over the scores; a boolean mask with -inf is three.
             by_row += of_queries.bias(of_keys, causal, scores.dtype)
+            # In place: scores are the largest tensors of attention, and the gradient needs weights
+            # alone.
             weights = torch.softmax(scores, -1, out=scores)
             kept = keep_mask(weights, dropout) if dropout else None
             attended = torch.bmm(weights if kept is None else weights * kept, values)
@@ -197,6 +202,7 @@ class RowAttention(torch.autograd.Function):
         queries, keys, values, weights, kept = ctx.saved_tensors
         (of_queries, of_keys), heads = ctx.packs, ctx.heads
         [d_rows] = _to_rows(d_attended.contiguous(), of_queries, 1, heads)
+        # Empty places read an arbitrary token in the forward pass and must not give it a gradient.
         d_rows.view(-1, d_rows.shape[-1]).index_fill_(0, of_queries.empty_places(heads), 0.0)
         used = weights if kept is None else weights * kept
         d_values = torch.bmm(used.transpose(1, 2), d_rows)
@@ -264,6 +270,7 @@ def filled_if_costly(
 ) -> tuple[Tensor, Tensor, Packing]:
     """Return the arguments, :func:`filled` if shapes are costly or there are no tokens."""
     is_filled = torch.compiler.is_compiling()  # the caller did, as numpy is not compiled
+    # In half precision every new shape needs new kernels; rounded sizes make few shapes.
     if not is_filled and (shapes_are_costly(source.device) or not len(target)):
         return filled(source, target, packing)
     return source, target, packing
@@ -276,6 +283,7 @@ def filled(source: Tensor, target: Tensor, packing: Packing) -> tuple[Tensor, Te
     """
     if packing.is_round:
         return source, target, packing
+    # One sentence of padding at the end costs nothing in the loss and changes no other sentence.
     packing = packing.rounded
     source, target = (
         F.pad(ids, (0, int(side.lengths[-1])))

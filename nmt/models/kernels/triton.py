@@ -34,6 +34,8 @@ from torch import Tensor
 @triton.jit
 def _range(at, tokens, sentences, ends, BLOCK: tl.constexpr):
     """Return begin and end, in the other pack, of the sentences of the block from token `at`."""
+    # A block may begin and end inside sentences, so it meets the other side's tokens of all
+    # sentences from the first to the last one.
     first = tl.load(sentences + at)
     last = tl.load(sentences + tl.minimum(at + BLOCK, tokens) - 1)
     return tl.load(ends + first), tl.load(ends + last + 1)
@@ -56,6 +58,7 @@ def _store(base, tokens, stride, end, vectors, WIDTH: tl.constexpr):
 @triton.jit
 def _product(a, b):
     """Return the matrix product in float32; float32 is not rounded to TF32."""
+    # TF32 keeps 10 bits of a float32, which would make fp32 training less exact than asked.
     return tl.dot(a, b, input_precision="ieee")
 
 
@@ -74,7 +77,9 @@ def _scores(queries, keys, of_queries, of_keys, q, k, WIDTH: tl.constexpr, CAUSA
     seen = of_queries[:, None] == of_keys[None, :]
     if CAUSAL:
         seen = seen & (keys[None, :] <= queries[:, None])
+    # exp2 is one instruction of a GPU; the factor turns powers of e into powers of two.
     log2_e = 1.4426950408889634
+    # Finite, because -inf minus -inf is NaN where a query sees no key of a block.
     return tl.where(seen, _product(q, tl.trans(k)) * (_scale(WIDTH) * log2_e), -1.0e30)
 
 
@@ -138,6 +143,8 @@ def query_gradient(
     q_block = _vectors(q + head * WIDTH, queries, Q_STRIDE, query_count, WIDTH)
     d_block = _vectors(d_output + head * WIDTH, queries, STRIDE, query_count, WIDTH)
     outputs = _vectors(output + head * WIDTH, queries, STRIDE, query_count, WIDTH)
+    # The sum of weights times their gradients equals output times its gradient, which needs no
+    # scores (Dao et al. 2022).
     dot = tl.sum(outputs.to(tl.float32) * d_block.to(tl.float32), 1)
     tl.store(dots + head * query_count + queries, dot, mask=is_query)
     log_sum = tl.load(log_sums + head * query_count + queries, mask=is_query, other=0.0)
@@ -170,6 +177,7 @@ def key_gradient(
     keys = at + tl.arange(0, BLOCK)
     begin, end = _range(at, key_count, key_sentences, query_ends, BLOCK)
     if CAUSAL:
+        # Earlier queries never see these keys.
         begin = tl.maximum(begin, at)
     of_keys = tl.load(key_sentences + keys, mask=keys < key_count, other=-1)
     k_block = _vectors(k, keys, KV_STRIDE, key_count, WIDTH)
@@ -255,6 +263,7 @@ class PackAttention(torch.autograd.Function):
         """Return the gradients of the parts."""
         *packs, query_ends, key_ends, output, log_sums = ctx.saved_tensors[:6]
         parts = ctx.saved_tensors[6:]
+        # Kernels write every element, so nothing needs to be zeroed first.
         gradients = [torch.empty_like(part) for part in parts]
         queries, keys, heads = parts[0], parts[-1], ctx.heads
         constants = _constants(parts, heads, ctx.causal)

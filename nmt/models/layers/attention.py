@@ -171,6 +171,7 @@ class GroupedAttention(nn.Module):
         head or the order of the queries, the heads of keys and values are repeated.
         """
         queries, keys, values, mask, causal, _ = inputs
+        # A causal mask or a pattern depends on the order of the queries, which folding changes.
         is_foldable = self.is_plain and not causal and queries.is_cpu
         if is_foldable and (mask is None or mask.shape[1] == 1):
             if mask is not None and mask.shape[2] > 1:

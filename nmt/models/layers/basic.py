@@ -142,6 +142,7 @@ class _WithoutUse(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient of `x`, and gradients of zero for the unused tensors."""
         zeros = (
+            # expand stores one number, however large the weight is.
             torch.zeros((), dtype=dtype, device=device).expand(shape) if wanted else None
             for (dtype, device, shape), wanted in zip(
                 ctx.unused, ctx.needs_input_grad[1:], strict=True
@@ -161,6 +162,8 @@ class HoldsMatrices(Protocol):
 # Initial weights are tensor2tensor's of June 2017, the code of the paper.
 def glorot(linear: nn.Linear) -> nn.Linear:
     """Set weights to U(-b, b), b = sqrt(6 / (fan_in + fan_out)), biases to 0; return the layer."""
+    # The paper names no initialisation; this is tensor2tensor's of June 2017, over the fan of the
+    # whole fused matrix.
     nn.init.xavier_uniform_(linear.weight)
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)
@@ -170,6 +173,7 @@ def glorot(linear: nn.Linear) -> nn.Linear:
 def embedding(size: int, width: int) -> TokenEmbedding:
     """Return an embedding table N(0, std width^-0.5): the first loss is near ln V even if tied."""
     table = TokenEmbedding(size, width)
+    # With a tied output layer, logits then have a variance near 1.
     nn.init.normal_(table.weight, std=width**-0.5)
     return table
 
@@ -188,6 +192,7 @@ class TokenEmbedding(nn.Embedding):
         embedded = super().forward(tokens)
         if not self.training or self.cutoff == 0.0:
             return embedded
+        # Not scaled up as dropout is: the other tokens keep the vectors that search will see.
         return embedded * (torch.rand(tokens.shape, device=tokens.device) >= self.cutoff)[..., None]
 
 

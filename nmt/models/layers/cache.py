@@ -64,6 +64,7 @@ class BeamAncestry:
         if self._entries is not None or rows > 1:
             if self._entries is None:  # every row descends from all steps with one row
                 self._entries = tokens.new_ones(sentences, rows, self.steps, dtype=torch.bool)
+            # Entries are never moved: a row that continues another one inherits a mask, not keys.
             new = torch.eye(rows, dtype=torch.bool, device=tokens.device).expand(sentences, -1, -1)
             self._entries = torch.cat((self._entries, new), dim=-1)
         self.steps += 1
@@ -72,6 +73,7 @@ class BeamAncestry:
     def select(self, rows: Tensor) -> None:
         """Keep, repeat, reorder or drop rows; see :class:`nmt.models.base.State`."""
         if self._entries is not None:
+            # Some bits for each row move, where a cache of its own would move all keys and values.
             self._entries = self._entries.flatten(0, 1)[rows]
 
 
@@ -184,6 +186,7 @@ class KeyValueCache(Cache):
     def _take(self, groups: Tensor) -> None:
         """Replace group i by the old group ``groups[i]``."""
         if self._keys is not None and self._values is not None:
+            # A copy, because groups may repeat.
             self._keys = self._keys.index_select(0, groups)
             self._values = self._values.index_select(0, groups)
 
@@ -232,6 +235,7 @@ def _write(stored: Tensor | None, new: Tensor, at: int) -> Tensor:
     """Write new entries at position `at` of the stored ones, which grow if needed."""
     groups, heads, count, width = new.shape
     if stored is None or at + count > stored.shape[2]:
+        # Room for eight steps at a time: growing at every step would copy the whole past each time.
         roomy = new.new_empty(groups, heads, at + ROOM * count, width)
         if stored is not None:
             roomy[:, :, :at] = stored[:, :, :at]
@@ -256,6 +260,7 @@ class Memory(Padded):
 
     def settle(self) -> None:
         """Prepare for many steps: make tensors contiguous and drop a mask without padding."""
+        # Views into a wide projection would be copied by each of the many steps.
         self.layers = [tuple(part.contiguous() for part in layer) for layer in self.layers]
         self.mask = None if self.mask is None or self.mask.all() else self.mask
 
@@ -279,6 +284,7 @@ class RecurrentState:
 
     def select(self, rows: Tensor) -> None:
         """Keep, repeat, reorder or drop rows; see :class:`nmt.models.base.State`."""
+        # The rows of a sentence all come from one sentence, so the first row tells which.
         sentences = rows[:, 0] // self.width
         self.source = tuple(tensor.index_select(0, sentences) for tensor in self.source)
         self.width = rows.shape[1]

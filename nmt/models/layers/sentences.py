@@ -97,6 +97,7 @@ class Packed(Sentences):
 
     def encodings(self, encode: nn.Module, tokens: Tensor) -> Tensor:
         """Return the encodings [P, D], or a scalar zero if there are none."""
+        # Encodings are looked up once for each position, then chosen for each token.
         encodings: Tensor = encode(0, self.pack.longest, tokens.device)
         return encodings if encodings.dim() == 0 else encodings.index_select(0, self.pack.positions)
 

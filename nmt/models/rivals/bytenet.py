@@ -78,6 +78,7 @@ class Block(nn.Module):
 
     def inputs(self, x: Tensor) -> Tensor:
         """Return the input [..., d] of the convolution for the residual stream [..., 2d]."""
+        # Norm and ReLU stand before the products: the residual stream itself is never normalised.
         return F.relu(self.norms[1](self.reduce(F.relu(self.norms[0](x)))))
 
     def outputs(self, x: Tensor, window: Tensor) -> Tensor:
@@ -145,6 +146,7 @@ class ByteNet(Model):
         mask = torch.arange(unfolded, device=source.device) < lengths  # [B, U]
         mask = mask[..., None].to(self.source_embedding.weight.dtype)
         x = self._embed(self.source_embedding, source) * tokens[..., None]
+        # Dynamic unfolding: the target may be longer than the source and needs columns to read.
         x = F.pad(x, (0, 0, 0, unfolded - source.shape[1]))
         for block in self.encoder:
             x = block.encode(x, mask)
@@ -155,6 +157,7 @@ class ByteNet(Model):
 
         1.2 times 25 are 30: what rounding adds does not count.
         """
+        # A little less: a product that should be a whole number may come out just above it.
         unfolded = self.config.length_ratio * lengths.double() - 1e-6
         return unfolded.ceil().long() + self.config.length_offset
 
@@ -197,6 +200,7 @@ class ByteNet(Model):
         assert isinstance(state, RecurrentState)
         x = self._embed(self.target_embedding, tokens)  # [B, K, 2d]
         (encoded,) = state.source
+        # Beyond the unfolded source there is nothing left to read, only the past.
         if state.position < encoded.shape[1]:
             x = x + encoded[:, None, state.position]
         x = x.flatten(0, 1)

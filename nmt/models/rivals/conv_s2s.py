@@ -249,6 +249,7 @@ class ConvS2S(Model):
         if keys.requires_grad:  # every decoder layer adds a gradient; fairseq's factor
             share = 1 / (2 * len(self.decoder))
             keys.register_hook(lambda gradient: gradient * share)
+        # Values carry the word itself besides its context (section 3.3).
         return keys, (keys + embedded) * HALF
 
     def decode(self, source: Tensor, target: Tensor) -> Tensor:
@@ -314,6 +315,7 @@ class ConvS2S(Model):
 
 def layer_sizes(shapes: tuple[Shape, ...]) -> list[tuple[int, int, int]]:
     """Return the input width, the output width and the kernel of every layer."""
+    # The first layer's input is already projected to the first width.
     inputs, layers = shapes[0][1], []
     for number, width, kernel in shapes:
         for _ in range(number):

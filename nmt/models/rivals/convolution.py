@@ -36,13 +36,16 @@ def windows(
         sentence.
     """
     if isinstance(sentences, Tensor):
+        # Padding must be zero before it is read as a neighbour, or it would change real tokens.
         x = x * sentences
     reach = (kernel - 1) * dilation
     before = reach if causal else reach // 2
     padded = F.pad(x, (0, 0, before, reach - before))
+    # Views of one padded tensor; a linear layer over them equals a convolution.
     shifted = [padded.narrow(-2, at * dilation, x.shape[-2]) for at in range(kernel)]
     if isinstance(sentences, Pack):
         shifted = [
+            # In a pack the neighbour may be a token of the next sentence, which counts as zero.
             neighbours * sentences.has_neighbour(at * dilation - before)[:, None]
             for at, neighbours in enumerate(shifted)
         ]
@@ -75,6 +78,8 @@ class _WeightNorm(nn.Module):
         if torch.is_grad_enabled():
             self._kept = None
             return self._weight(gain, direction)
+        # In-place changes raise the version and replaced storage changes the pointer; without both,
+        # search would use old weights after an update.
         version = (gain._version, direction._version, gain.data_ptr(), direction.data_ptr())
         if self._kept is None or self._kept[0] != version:
             self._kept = (version, self._weight(gain, direction))

@@ -92,12 +92,14 @@ class AskingLayer(nn.Module):
             memory: keys, values and mask of the source.
         """
         hidden, cell = state
+        # The query is the previous output, so the context can enter this step's LSTM.
         context = self.attention(hidden, *memory)
         hidden, cell = self._lstm(word, context, hidden, cell)
         return hidden, context, [hidden, cell]
 
     def queries(self, outputs: Tensor) -> Tensor:
         """Return the attention query of each step [B, T, D], for the outputs of all steps."""
+        # Step t asks with the output of step t - 1; the first one asks with zeros.
         return F.pad(outputs, (0, 0, 1, 0))[:, :-1]
 
     def _lstm(

@@ -34,6 +34,7 @@ class AdditiveAttention(nn.Module):
             keys: [B, S, A], from :meth:`project`.
             mask: [B, S] bool, True at tokens.
         """
+        # K * S * A numbers for each sentence: why whole targets are computed step by step.
         hidden = torch.tanh(self.query(query)[:, :, None] + keys[:, None])  # [B, K, S, A]
         scores = self.score(hidden)[..., 0].masked_fill(~mask[:, None], -math.inf)
         weights: Tensor = scores.softmax(dim=-1)
@@ -90,6 +91,8 @@ class BothDirections(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Return outputs [B, S, 2D] for the input [B, S, I]; mask [B, S] is True at tokens."""
+        # Two layers instead of bidirectional=True, which skips padding only in packed sequences,
+        # whose lengths must lie on the CPU.
         turned = turn_around(recur(self.backwards, turn_around(x, mask))[0], mask)
         return torch.cat((recur(self.forwards, x)[0], turned), dim=-1)
 
@@ -98,6 +101,7 @@ def turn_around(x: Tensor, mask: Tensor) -> Tensor:
     """Reverse the tokens of each sentence of `x` [B, S, D]; padding stays in place."""
     positions = torch.arange(x.shape[1], device=x.device).expand_as(mask)
     last = mask.sum(1, keepdim=True) - 1
+    # Padding stays at the end: the layer from the right must read tokens first.
     source = torch.where(mask, last - positions, positions)
     return x.gather(1, source[..., None].expand_as(x))
 
@@ -146,6 +150,8 @@ class LSTMStack(nn.Module):
             if context is not None:
                 inputs = torch.cat((inputs, context), dim=-1)
             output, (hidden, cell) = recur(layer, inputs, before)
+            # GNMT's residual connections begin above the lowest layers (Wu et al. 2016, section
+            # 3.1).
             x = x + output if at >= self.first_residual else output
             after += [hidden[0], cell[0]]
         return x, after

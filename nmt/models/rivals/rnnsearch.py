@@ -69,6 +69,7 @@ class GatedUnit(nn.Module):
         gates, candidate = torch.split(inputs, [2 * self.width, self.width], dim=-1)
         update, reset = torch.sigmoid(gates + self.gates(state)).chunk(2, dim=-1)
         proposed = torch.tanh(candidate + self.candidate(reset * state))
+        # (1 - z) * s + z * s', in one product less.
         return state + update * (proposed - state)
 
 
@@ -99,6 +100,8 @@ class RNNsearch(Model):
             elif "bias" in name:
                 nn.init.zeros_(weight)
             elif "weight_hh" in name or name.startswith(("unit.gates", "unit.candidate")):
+                # Several square matrices stand above one another; each must be orthogonal by
+                # itself.
                 for matrix in torch.split(weight.detach(), weight.shape[1]):
                     nn.init.orthogonal_(matrix)
             else:
@@ -110,6 +113,7 @@ class RNNsearch(Model):
         """Return keys [B, S, A], values [B, S, 2n], mask [B, S] and first decoder state [B, n]."""
         mask = source != PAD
         states = self.encoder(self.dropout(self.source_embedding(source)), mask)
+        # The layer from the right has read the whole source when it is at the first word.
         from_the_right = states[:, 0].chunk(2, dim=-1)[1]
         return self.attention.project(states), states, mask, self.initial(from_the_right).tanh()
 

@@ -40,9 +40,11 @@ class Layer(ResidualModule):
         """
         dropout: Callable[[Tensor], Tensor] = self.dropout
         if self.is_pre_norm:
+            # The stream has no norm from end to end, so gradients pass deep stacks unchanged.
             return x + dropout(sublayer(norm(x)))
         if self.alpha is not None:
             return norm(self.alpha * x + dropout(sublayer(x)))
+        # Section 5.4: dropout before the addition, the norm after it.
         return norm(x + dropout(sublayer(x)))
 
 
@@ -119,6 +121,7 @@ class DecoderLayer(Layer):
         memory: Sequence[Tensor],
         sources: Sentences,
     ) -> Tensor:
+        # Queries come from the decoder, keys and values from the encoder (section 3.2.3).
         attend_to_source = partial(self.cross, memory=memory, sentences=sources)
         x = self.add_and_norm(x, attend, self.attention_norm)
         x = self.add_and_norm(x, attend_to_source, self.cross_norm)
@@ -165,6 +168,7 @@ class TransformerState:
     """Decoder state: projected sources, and the keys and values of the steps so far."""
 
     def __init__(self, memory: Memory, caches: Sequence[Cache]) -> None:
+        # A search asks many times for what training asks once.
         memory.settle()
         self.memory = memory
         self.caches = caches
@@ -178,6 +182,7 @@ class TransformerState:
         if sentences is not None:
             self.memory.select(sentences)
         if not self.ancestry.has_branched:
+            # Only before the first branch can a cache still choose how rows share it.
             self.caches = [cache.for_rows(rows.shape[1]) for cache in self.caches]
         self.ancestry.select(rows)
         for cache in self.caches:

@@ -86,6 +86,7 @@ class Transformer(Model):
         if tied == "none":
             nn.init.normal_(self.output.weight, std=config.d_model**-0.5)
         else:
+            # Section 3.4: the pre-softmax matrix is the embedding.
             self.output.weight = self.target_embedding.weight
         positions = partial(config.positions.embedding, config.d_model, config.sinusoids)
         self.positions = positions()
@@ -117,6 +118,8 @@ class Transformer(Model):
         """Return the encoder's output z, projected to each decoder layer's keys and values."""
         sentences = Padded.of(source)
         encoded = self.encode_tokens(source, sentences)
+        # Every decoder layer reads the final encoder output, so its keys and values are known
+        # before the first step.
         layers = [layer.cross.project(encoded, sentences) for layer in self.decoder]
         return Memory(layers, sentences.mask)
 
@@ -152,6 +155,7 @@ class Transformer(Model):
         for layer in self.decoder:
             y = layer(y, layer.cross.project(encoded, sources), targets, across)
         last: Tensor = self.decoder_end(y)
+        # Without the tokens that filled the pack.
         return last[:tokens]
 
     def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
@@ -160,6 +164,7 @@ class Transformer(Model):
         assert memory.mask is not None
         x = self._embed(self.target_embedding, self.positions, target, targets)
         number = self.alignment_layer - 1
+        # Layers above the chosen one cannot change its attention.
         for layer, keys_values in zip(self.decoder[:number], memory.layers, strict=False):
             x = layer(x, keys_values, targets, memory)
         chosen, keys = self.decoder[number], memory.layers[number][0]
@@ -191,6 +196,7 @@ class Transformer(Model):
         if not 1 <= layer <= len(self.decoder):
             raise NmtError(f"layer {layer}: the decoder has {len(self.decoder)} layers")
         if layer != self.alignment_layer:
+            # A head of one layer says nothing about the heads of another.
             self.alignment_layer, self.alignment_head = layer, None
 
     def start(self, source: Tensor) -> TransformerState:

@@ -140,6 +140,8 @@ class CrossAttention(MultiHeadAttention):
         """Yield a mapping that receives the output of each projection within the context."""
         outputs: dict[nn.Module, Tensor] = {}
         parts = (self.project_query, self.project_memory)
+        # Hooks instead of a second forward pass: guided alignment needs the projections of the pass
+        # that training computes anyway.
         hooks = [
             part.register_forward_hook(lambda part, _, output: outputs.update({part: output}))
             for part in parts
@@ -167,10 +169,12 @@ class CrossAttention(MultiHeadAttention):
             links: [2, n] int64, the tokens; see :func:`~nmt.models.kernels.packs.link_weights`.
             head: from 1; None for the mean of all heads.
         """
+        # LayerDrop left the layer out of this micro-batch.
         if self.project_query not in outputs:
             return torch.empty(0, device=links.device)
         queries, memory = outputs[self.project_query], outputs[self.project_memory]
         (heads, shared, _), (width, _) = self.qkv_heads, self.widths
+        # The pack may be filled with padding, which has no links.
         queries = queries[: int(packing.target.lengths.sum())].view(-1, heads, width)
         keys = memory[: int(packing.source.lengths.sum()), : self.qkv_sizes[1]]
         keys = keys.reshape(-1, shared, width).repeat_interleave(heads // shared, 1)

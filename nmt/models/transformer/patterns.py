@@ -102,6 +102,8 @@ class NeighbourhoodAttention(nn.Module):
             )
             return attended
         size = self.radius
+        # Blocks of `radius` queries meet at most three blocks of keys: O(n r) products in dense
+        # matrices, where a mask over all pairs would cost O(n^2).
         end = -length % size  # up to whole blocks
         beyond = 0 if causal else size
         if mask is None:

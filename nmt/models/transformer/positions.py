@@ -34,11 +34,13 @@ def sinusoids(length: int, width: int, layout: Layout = "interleaved") -> Tensor
             Marian: all sines before all cosines, with the paper's exponents.
     """
     pairs = width // 2
+    # tensor2tensor divides by d/2 - 1 and joins two blocks, unlike the formula of section 3.5.
     steps = max(pairs - 1, 1) if layout == "concatenated" else pairs
     rates = torch.exp(torch.arange(pairs) * (-math.log(10000.0) / steps))
     angles = torch.arange(length)[:, None] * rates  # [length, pairs]
     waves = (angles.sin(), angles.cos())
     if layout == "interleaved":
+        # PE(pos, 2i) = sin, PE(pos, 2i + 1) = cos: the paper's order.
         return torch.stack(waves, dim=-1).flatten(1)
     return torch.cat(waves, dim=-1)
 
@@ -61,6 +63,7 @@ class SinusoidalPositions(nn.Module):
         start = first + self.offset
         if start + count > len(self.table):
             self._outgrown.append(self.table)  # a recorded CUDA graph may still read it
+            # Doubled, so that ever longer sentences recompute the table only a few times.
             self.table = sinusoids(2 * (start + count), self.width, self.layout)
         self.table = self.table.to(device)
         return self.table[start : start + count]
@@ -77,6 +80,7 @@ class LearnedPositions(nn.Module):
     def forward(self, first: int, count: int, device: torch.device) -> Tensor:
         """Return encodings [count, D] of positions ``first`` to ``first + count - 1``."""
         positions = torch.arange(first, first + count, device=device)
+        # A long sentence is translated less well instead of ending with an error.
         vectors: Tensor = self.table(positions.clamp(max=self.table.num_embeddings - 1))
         return vectors
 
@@ -261,6 +265,8 @@ class Rotation(nn.Module):
         if self.rates.device != x.device:  # a layer that is compiled sets no attribute
             self.rates = self.rates.to(x.device)
         angles = positions[:, None, None] * self.rates  # [T, 1, C / 2]
+        # Turning a pair of features is one complex product. In float32: bf16 angles of far
+        # positions would be wrong by a turn.
         pairs = torch.view_as_complex(x.float().view(*x.shape[:-1], -1, 2))  # [..., T, H, C / 2]
         turned = torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles))
         return turned.flatten(-2).to(x.dtype)
@@ -304,6 +310,7 @@ class AlibiAttention(nn.Module):
             self.slopes = self.slopes.to(keys.device)
         distances = _distances(queries, keys).abs()
         scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
+        # Distances are multiplied in float32 first: bf16 counts exactly only up to 256.
         scores = scores - (self.slopes[:, None, None] * distances).to(scores.dtype)
         return attention_weights(scores, mask, causal, dropout) @ values
 
@@ -345,9 +352,12 @@ class RelativeAttention(nn.Module):
         indices = _distances(queries, keys).clamp(-self.clip, self.clip) + self.clip  # [Q, S]
         scores = queries @ keys.transpose(-1, -2)
         indices = indices.expand_as(scores)
+        # All 2k + 1 products of a query, then a choice by distance: a vector for each pair of
+        # positions would take Q * S * C numbers.
         scores = scores + (queries @ self.keys.t().to(queries.dtype)).gather(-1, indices)
         weights = attention_weights(scores, mask, causal, dropout)
         by_distance = weights.new_zeros(*weights.shape[:3], len(self.values))
+        # The same for values: weights of equal distance are summed before the product.
         by_distance = by_distance.scatter_add(-1, indices, weights)  # [B, H, Q, 2k+1]
         return weights @ values + by_distance @ self.values.to(weights.dtype)
 

@@ -79,6 +79,8 @@ def linear_scan(decay: Tensor, inputs: Tensor, longest: int) -> Tensor:
     reach = 1
     while reach < longest:
         earlier = (0, 0, reach, 0)  # zeros in front
+        # Each round doubles how far back a state sees; a loop over tokens would need `longest`
+        # rounds.
         inputs = inputs + decay * F.pad(inputs[..., :-reach, :], earlier)
         decay = decay * F.pad(decay[..., :-reach, :], earlier)
         reach *= 2
@@ -99,6 +101,7 @@ class RecurrentCache(Cache):
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
         """Copy the state of every row."""
         if self._hidden is not None:
+            # The whole past of a row is one vector, so copying it is cheap.
             self._hidden = self._hidden.flatten(0, 1)[rows]
 
 
@@ -144,6 +147,7 @@ class SSRU(Recurrence):
 
     def gates(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the forget gate, and the projection times what the gate lets in."""
+        # float32, because the scan multiplies many gates near 1.
         forget, new = self.project_in(x).float().chunk(2, dim=-1)
         forget = torch.sigmoid(forget + self.forget_bias)
         return forget, (1 - forget) * new
@@ -197,6 +201,7 @@ class AverageAttention(Recurrence):
     def gates(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weights that make the state the mean of all inputs so far."""
         count = positions + 1.0
+        # The mean of t inputs from the mean of t - 1, so a step needs no earlier inputs.
         return ((count - 1) / count).expand_as(x), x.float() / count
 
     def read(self, x: Tensor, hidden: Tensor) -> Tensor:

@@ -75,6 +75,7 @@ class CorpusAligner:
         source, target = (rows[side] for side in sides)
         num_sources, num_targets = (len(self._vocabularies[side]) for side in sides)
         ended = [[np.array([*row, EOS]) for row in side] for side in (source, target)]
+        # IBM model 1 has no local optima, so its table is a safe start for the hidden Markov model.
         lexicon = Lexicon.learn(Pairs.of(*ended), num_sources, LEXICON_ITERATIONS)
         model = HiddenMarkovModel(lexicon, num_targets)
         words = Sentences.laid(source), Sentences.laid(target)
@@ -88,6 +89,7 @@ class CorpusAligner:
         A pair with more than `MAX_PAIR_WORDS` words on a side has none.
         """
         pairs = zip(sources, targets, strict=True)
+        # An empty pair instead of none: line n of the output belongs to line n of the input.
         kept = [pair if _fits(*pair) else ("", "") for pair in pairs]
         lines = [[pair[side] for pair in kept] for side in (0, 1)]
         if not self._models:
@@ -120,6 +122,7 @@ def grow_diag_final_and(one: set[Link], other: set[Link]) -> list[Link]:
     union, links = one | other, one & other
     sources, targets = ({link[side] for link in links} for side in (0, 1))
     before = -1
+    # Links next to links, until nothing is added (Koehn et al. 2003).
     while len(links) > before:
         before = len(links)
         for source, target in filter(links.__contains__, sorted(union)):
@@ -130,6 +133,7 @@ def grow_diag_final_and(one: set[Link], other: set[Link]) -> list[Link]:
                     links.add(link)
                     sources.add(link[0])
                     targets.add(link[1])
+    # "final and": a link of one direction only, between words that have none.
     for link in chain(sorted(one), sorted(other)):
         if link[0] not in sources and link[1] not in targets:
             links.add(link)

@@ -72,6 +72,7 @@ class HiddenMarkovModel:
         self._num_targets, self._num_sources = num_targets, lexicon.num_sources
         self._emissions = np.append(lexicon.probabilities[order], MIN_EMISSION)
         distances = np.arange(-MAX_DISTANCE, MAX_DISTANCE + 1)
+        # The next source word is the likeliest move.
         self._moves: Floats = 1 / (1 + np.abs(distances - 1.0))
 
     def fit(self, sources: Sentences, targets: Sentences) -> None:
@@ -105,6 +106,7 @@ class HiddenMarkovModel:
     def _batches(self, sources: Sentences, targets: Sentences) -> Iterator[Batch]:
         """Yield all pairs that have words on both sides."""
         lengths = np.stack((sources.lengths, targets.lengths))
+        # Equal source lengths share one matrix of moves.
         order = np.lexsort((-lengths[1], lengths[0]))
         order = order[lengths[:, order].min(0) > 0]
         starts = [np.cumsum(side.lengths) - side.lengths for side in (sources, targets)]
@@ -147,6 +149,7 @@ class HiddenMarkovModel:
             real[step, rows] = (before @ moves) * emitted[:, :-1]
             after = before * emitted[:, -1:]
             after[:, :-1] += real[step, rows]
+            # Scaled at each step: products of probabilities of a long sentence would underflow.
             scales[step, rows] = after.sum(1, keepdims=True)
             last[step + 1, rows] = after / scales[step, rows]
         future = np.ones((count, words + 1))

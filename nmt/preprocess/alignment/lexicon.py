@@ -138,6 +138,7 @@ class Pairs:
         first = links = 0
         for target, more in zip(ids.tolist(), beside.tolist(), strict=True):
             links += more
+            # A table of both vocabularies would take gigabytes; ranges of target ids bound it.
             if (target + 1 - first) * min(num_sources, links) > CELLS and first < target:
                 yield first, target
                 first, links = target, more
@@ -241,6 +242,8 @@ class Block:
             norms = np.add.reduceat(weights, np.cumsum(lengths) - lengths)
             # A target token dropped with every token of its sentence has no share.
             shares = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
+            # Expected counts of IBM model 1: each target token is shared out among the source
+            # tokens.
             np.add.at(counts, cells, weights * np.repeat(shares, lengths))
         expected = counts.reshape(table.shape)[:, 1:]
         rows, kept = np.nonzero(expected > least[words])

@@ -25,6 +25,7 @@ def joined(*sides: str) -> bytes:
     Tabs separate the sides. Tabs within a side become line feeds, which no line has, so that pairs
     without tabs keep the hashes that divide a dataset into shards.
     """
+    # Lines hold no line feed, so the separator cannot be part of a side.
     return "\t".join(side.replace("\t", "\n") for side in sides).encode()
 
 

@@ -173,6 +173,7 @@ class Cleaning:
                     for pair in zip(before, after, strict=True)
                     if pair[0] != pair[1]
                 ]
+                # Counted and shown: cleaning that nobody sees cannot be trusted.
                 stats.rewrite(step.name, len(pairs), pairs)
                 source, target = sides[0][1], sides[1][1]
             elif isinstance(step, Filtering):
@@ -199,6 +200,7 @@ def judge(source: Lengths, target: Lengths, cleaning: Cleaning) -> npt.NDArray[n
         CleaningResult.TOO_LONG: longer > cleaning.max_tokens_per_sentence,
         CleaningResult.UNEQUAL: longer > ratio * shorter,
     }
+    # The first reason counts, so that the numbers of all reasons add up.
     return np.select(list(applies.values()), list(applies), default=CleaningResult.KEPT)
 
 

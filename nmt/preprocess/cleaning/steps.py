@@ -53,6 +53,7 @@ class Rewriting(Step, ABC):
 
     def lines(self, lines: list[str]) -> list[str]:
         """Return the lines, rewritten; the same list if nothing changes."""
+        # One call for a block of lines is far cheaper than one for each line.
         text = "\n".join(lines)
         changed = self.rewrite(text)
         return lines if changed == text else changed.split("\n")
@@ -212,6 +213,7 @@ class Script(Filtering):
         ]
 
     def _passes(self, line: str, letters: Mapping[int, str]) -> bool:
+        # str.translate runs in C; a loop over characters would take most of the time of cleaning.
         marks = line.translate(letters)
         in_script, foreign = marks.count("1"), marks.count("0")
         return in_script >= self.min_share * (in_script + foreign)
@@ -230,6 +232,7 @@ class HeldOut(Filtering):
 
     def keep(self, source: list[str], target: list[str], held_out: frozenset[str]) -> list[bool]:
         """Return for every pair whether neither side is held out."""
+        # Either side: a sentence of the test set is known to the model whatever it is paired with.
         sides = [[line in held_out for line in side] for side in (source, target)]
         return [
             not any(
@@ -300,6 +303,7 @@ class _Letters(dict[int, str]):
             names = [unicodedata.name(letter, "") for letter in (character, plain)]
             if not any(name.startswith(_OF_ALL_SCRIPTS) for name in names):
                 mark = "1" if names[1].startswith(self.scripts) else "0"
+        # Each character is looked up in Unicode's table once.
         self[code] = mark
         return mark
 
@@ -348,6 +352,7 @@ class Numbers(Filtering):
             return True
         numbers, others = _numbers(source), _numbers(target)
         missing, added = numbers - others, others - numbers
+        # Different numbers on both sides are a wrong translation; a missing one may be a word.
         if missing and added:
             return False
         return all(number <= self.max_word for number in (missing or added))

@@ -65,6 +65,7 @@ class TokenCriterion(Criterion):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return "loss" and "nll", summed over the batch's target tokens."""
+        # Labels of one pass; the loss of several passes compares them itself.
         labels, weights = batch.target_output, batch.weights
         batch = batch.repeated(self.passes)
         decoder_output = self.decoder_output(batch.source, batch.target_input, batch.packing)
@@ -90,6 +91,7 @@ class CutoffCriterion(Criterion):
         super().__init__(model, compile)
         self.cost = cost
         self.cutoff = cutoff
+        # Tried now, so that a model without token embeddings is refused before training begins.
         with cutoff_of(model, cutoff):
             pass
 
@@ -110,6 +112,7 @@ def _compiled(model: Model) -> Callable[[Tensor, Tensor, Packing], Tensor]:
     Layers are compiled one by one: those of a stack are the same code, which is compiled once.
     Other models are compiled as a whole.
     """
+    # Beyond the limit torch runs the code uncompiled.
     torch._dynamo.config.recompile_limit = GRAPHS
     on_packs, on_padded = model.decode_packs, model.decode
     layers = list(model.residual_modules("layers"))

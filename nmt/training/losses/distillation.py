@@ -66,6 +66,7 @@ class WordDistillation(LabelSmoothedCrossEntropy):
         """
         checkpoints = [_checkpoint_of(teacher, trust_plugins) for teacher in self.teachers]
         digests = tuple(checkpoint.files[WEIGHTS].sha256 for checkpoint in checkpoints)
+        # A resumed run must learn from the same weights, wherever they lie now.
         if self.teacher_digests not in ((), digests):
             raise NmtError(
                 "train.loss.teacher_digests are not those of the teachers: give the teachers whose "
@@ -147,6 +148,7 @@ class DistillationCriterion(Criterion):
         sentences = batch.source, batch.target_input, batch.packing
         labels = batch.target_output
         decoder_output = self.decoder_output(*sentences)
+        # Decoder outputs only: probabilities of the whole vocabulary exist a slice at a time.
         with torch.no_grad():
             teachings = [
                 Teaching(

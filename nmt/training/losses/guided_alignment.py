@@ -81,6 +81,7 @@ class WordLinks:
             equal = np.bincount(link[is_equal & is_diagonal], minlength=len(sizes))
             is_copy = (equal == s_count) & (equal == t_count)
             tokens = tokens[:, is_diagonal | ~is_copy[link]]
+        # Each target token counts once, however many source tokens it is linked to.
         shares = 1 / np.bincount(tokens[1])[tokens[1]]
         return TokenLinks(torch.from_numpy(tokens), torch.from_numpy(shares.astype(np.float32)))
 
@@ -124,6 +125,8 @@ class GuidedCriterion(Criterion):
         self.weight = weight
         self._links = torch.empty(2, 0, dtype=torch.int64)
         self._attention: Tensor | None = None
+        # The inner criterion runs the forward pass; this one only listens, so it costs no second
+        # pass.
         criterion.decoder_output = self._decode
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
@@ -138,6 +141,7 @@ class GuidedCriterion(Criterion):
         assert attention is not None
         if not len(attention):  # of a layer that was left out, which neither costs nor counts
             links = none
+        # Cross-entropy with the links as targets (Chen et al. 2016).
         costs = -links.shares * attention.clamp_min(MIN_ATTENTION).log()
         measured = {"alignment": costs.detach().sum(), "linked_tokens": links.shares.sum()}
         if batch.weights is not None:

@@ -36,6 +36,7 @@ def cross_entropy(
         x = tl.load(logits + columns, mask=columns < VOCABULARY, other=-float("inf"))
         x = x.to(tl.float32)
         higher = tl.maximum(highest, tl.max(x, 0))
+        # Online softmax: maximum and sum in one pass over the logits.
         total = total * tl.exp(highest - higher) + tl.sum(tl.exp(x - higher), 0)
         highest = higher
     log_total = tl.log(total)
@@ -74,6 +75,7 @@ def differentiate_(
     with torch.cuda.device_of(logits):
         cross_entropy[(len(logits),)](
             *(logits, labels, weights, terms, terms.stride(0)),
+            # The mass of other tokens needs no pass over the logits: see _SumOfLogits.
             *(masses.label - masses.other, masses.pad - masses.other),
             VOCABULARY=logits.shape[1],
             PAD=PAD,

@@ -52,6 +52,8 @@ class SlicedLoss(torch.autograd.Function):
         labels, masses, token_weights = targets
         device = decoder_output.device.type
         inputs, matrix, offset = in_autocast_dtype(decoder_output, weight, bias)
+        # Logits [P, V] of a micro-batch would take more memory than the model: they exist a slice
+        # at a time, and their gradient is computed at once in their place.
         rows = max(1, SLICE_ELEMENTS[device] // len(weight))
         terms = inputs.new_empty(3, len(inputs), dtype=torch.float32)
         gradients = Gradients.zeros(inputs, weight, bias) if wants_gradient else None
@@ -75,6 +77,8 @@ class SlicedLoss(torch.autograd.Function):
             weighted, likelihoods = terms * token_weights, likelihoods * (labels != PAD)
         nll = likelihoods.sum(dtype=torch.float64)
         cost, log_normalisers, pad_logits = weighted.sum(1, dtype=torch.float64)
+        # Label smoothing sums the log-probabilities of all tokens; the sum of logits over the
+        # vocabulary is one product of sums, without a pass over [P, V].
         all_logits = _SumOfLogits(inputs, weight, offset, token_weights)
         loss = (masses.label - masses.other) * cost
         loss += masses.other * (len(weight) * log_normalisers - all_logits.value())
@@ -180,6 +184,7 @@ def _softmax_without_label_(
         label's probability, the sum of all rounded probabilities, and the logarithm of the sum of
         the exponentials of the logits.
     """
+    # Before the softmax overwrites the logits.
     highest = logits.amax(1, keepdim=True).float()
     p = _softmax_(logits)
     highest_p, label_p = p.amax(1, keepdim=True).float(), p.gather(1, labels).float()
@@ -254,6 +259,7 @@ class SlicedAgreement(torch.autograd.Function):
                     F.linear(inputs[part], matrix, offset).log_softmax(-1, dtype=torch.float32)
                     for part in parts
                 ]
+                # Both passes of a slice side by side: each divergence needs both predictions.
                 p = [table.exp() for table in log_p]
                 for one, other in ((0, 1), (1, 0)):
                     pair = (log_p[one], log_p[other], p[one], p[other])
@@ -309,6 +315,7 @@ def _agreement(
     ratio = log_p - log_q
     divergence = (p * ratio).sum(1, keepdim=True)
     loss = p_shares.cross_entropy * cross_entropy + p_shares.divergence * divergence
+    # In place from here on: tables [R, V] are what fills the memory.
     d_logits = ratio.mul_(p_shares.divergence)
     d_logits += p_shares.cross_entropy + q_shares.divergence - p_shares.divergence * divergence
     d_logits *= p
@@ -377,6 +384,8 @@ class SlicedDistillation(torch.autograd.Function):
                 target = _mean_prediction(teachers, part)
                 logs = target.clamp_min(MIN_PROBABILITY).log_()
                 target *= teacher_weight
+                # KL is cross-entropy minus entropy; the entropy has no gradient but makes the loss
+                # readable.
                 entropy = -logs.mul_(target).sum(1, keepdim=True)
                 _add_label_(target, gold, masses)
                 log_p = F.linear(inputs[part], matrix, offset).log_softmax(-1, dtype=torch.float32)

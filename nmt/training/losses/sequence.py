@@ -101,6 +101,7 @@ class MinimumRisk(SequenceLoss):
     def cost(self, log_probabilities: Tensor, candidates: Candidates) -> Tensor:
         """Return the risk of each sentence, from 0 to 1: [B] float32."""
         powers = self.sharpness * log_probabilities
+        # Renormalised over the candidates: the sum over all translations cannot be computed.
         shares = powers.masked_fill(~candidates.exist, -math.inf).softmax(-1)
         return (shares * (1 - candidates.rewards)).sum(-1)
 
@@ -122,6 +123,7 @@ class ExpectedReward(SequenceLoss):
     def cost(self, log_probabilities: Tensor, candidates: Candidates) -> Tensor:
         """Return 1 - mean reward, [B] float32 from 0 to 1; its gradient is the policy gradient."""
         shares = candidates.counts / self.samples
+        # A baseline changes no expectation, but makes the gradient vary less.
         mean = (shares * candidates.rewards).sum(-1, keepdim=True)
         ratios = (log_probabilities - log_probabilities.detach()).exp()  # 1, with a gradient
         return 1 - mean[:, 0] - (shares * ratios * (candidates.rewards - mean)).sum(-1)
@@ -188,6 +190,7 @@ class SequenceCriterion(Criterion):
         ]
         nothing = [Counter[Tokens]() for _ in references]
         samples = self._sample(batch) if len(batch.target_output) else nothing
+        # The reference is always a candidate, even if it was never sampled.
         counts = [
             {reference: 0} | sampled for reference, sampled in zip(references, samples, strict=True)
         ]
@@ -211,6 +214,7 @@ class SequenceCriterion(Criterion):
         source, target = batch.packing.source, batch.packing.target
         max_lengths = MAX_RATIO * torch.from_numpy(target.lengths).to(batch.source.device)
         was_training = self.model.training
+        # Samples come from the model as it translates, without dropout.
         self.model.eval()
         with torch.no_grad():
             by_sentence = strategy.search(self.model, source.pad(batch.source), max_lengths)

@@ -93,6 +93,7 @@ class Gradients:
             d_logits = room.copy_(d_logits)
         torch.mm(d_logits, matrix, out=self.inputs[part])
         if d_logits.is_cuda and d_logits.dtype != torch.float32 and MIXED_SUMS:
+            # Sums of many slices in bf16 would lose small gradients.
             torch.addmm(
                 self.weight, d_logits.t(), inputs[part], out_dtype=torch.float32, out=self.weight
             )
@@ -110,6 +111,8 @@ class Gradients:
         d_inputs, d_weight, d_bias = ctx.saved_tensors
         states_dtype, weight_dtype = ctx.dtypes
         return (
+            # The loss is a scalar, so its gradient is one factor of what the forward pass has
+            # computed.
             (d_inputs * d_loss).to(states_dtype),
             (d_weight * d_loss).to(weight_dtype),
             None if d_bias is None else d_bias * d_loss,

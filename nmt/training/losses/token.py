@@ -119,6 +119,8 @@ class TokenLoss(Loss):
             decoder_output, output.weight, output.bias, targets, torch.is_grad_enabled()
         )
         total = len(labels) if weights is None else weights.sum()
+        # tensor2tensor subtracts the label's entropy, so that a perfect model has loss 0; the
+        # gradient is the same.
         return loss - self.constant(vocabulary) * total, nll
 
 
@@ -152,6 +154,7 @@ class LabelSmoothedCrossEntropy(TokenLoss):
     def masses(self, vocabulary: int) -> Masses:
         """Return the masses of `definition`."""
         eps = self.smoothing
+        # Section 5.4 says only epsilon = 0.1; implementations spread it in four ways.
         if self.definition == "uniform":
             return Masses(1 - eps + eps / vocabulary, eps / vocabulary, eps / vocabulary)
         if self.definition == "annotated":

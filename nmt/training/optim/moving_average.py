@@ -41,6 +41,8 @@ class WeightAverage(ABC):
         """Give the model the averaged weights within the context, then restore its own exactly."""
         trained = {name: weight.data for name, weight in self._weights.items()}
         for name, value in self.values.items():
+            # Pointers are exchanged, no weight is copied, so the trained weights come back to the
+            # bit.
             self._weights[name].data = value
         try:
             yield
@@ -72,6 +74,7 @@ class MovingAverage(WeightAverage):
     @torch.no_grad()
     def add(self, update: int, is_finite: Tensor) -> None:
         """Add the weights after an update to the average, unless the update was skipped."""
+        # A short memory at first, or the average would drag random initial weights along.
         decay = min(self._decay, (1 + update) / (10 + update))
         share = is_finite.float() * (1.0 - decay)  # on the device, without waiting
         for name, weight in self._weights.items():

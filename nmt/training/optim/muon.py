@@ -27,6 +27,7 @@ def hidden_matrices(model: nn.Module) -> dict[nn.Parameter, Sequence[int]]:
     normalisation are no weights themselves, so they are excluded, too.
     """
     layers = (nn.Linear, nn.RNNBase, nn.RNNCellBase)
+    # Rows of embeddings get gradients one by one; orthogonal steps are for dense matrices.
     excluded = {id(layer.weight) for layer in model.modules() if isinstance(layer, nn.Embedding)}
     if isinstance(output := getattr(model, "output", None), nn.Linear):
         excluded.add(id(output.weight))
@@ -76,9 +77,11 @@ def orthogonalize(matrix: Tensor, iterations: int) -> Tensor:
     is_tall = matrix.shape[0] > matrix.shape[1]
     is_fast = pick_precision("auto", matrix.device) == "bf16"
     wide = (matrix.T if is_tall else matrix).to(torch.bfloat16 if is_fast else torch.float32)
+    # The iteration converges only for singular values up to 1.
     wide = wide / wide.norm().clamp(min=1e-7)
     a, b, c = NEWTON_SCHULZ
     for _ in range(iterations):
+        # Always the smaller of the two products: wide matrices make a small Gram matrix.
         gram = wide @ wide.T
         wide = torch.addmm(wide, torch.addmm(gram, gram, gram, beta=b, alpha=c), wide, beta=a)
     return (wide.T if is_tall else wide).to(matrix.dtype)
@@ -127,6 +130,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Step all weights that have a gradient, unless `found_inf` is one."""
+        # Fused AdamW reads the flag on the device and skips its step there.
         self._adamw.found_inf = self.found_inf  # type: ignore[attr-defined]
         self._adamw.step()
         matrices = self.param_groups[0]
@@ -141,14 +145,17 @@ class MuonWithAdamW(torch.optim.Optimizer):
             state["momentum_buffer"] = torch.zeros_like(weight)
         found_inf = weight.new_zeros(()) if self.found_inf is None else self.found_inf
         taken = 1.0 - found_inf
+        # NaN times zero is NaN, so bad gradients are replaced before they are weighted.
         gradient = gradient.masked_fill(found_inf.bool(), 0.0)
         mean = state["momentum_buffer"].lerp_(gradient, taken * (1.0 - self._momentum))
         wanted = gradient.lerp(mean, self._momentum)
+        # Queries, keys and values share a tensor but are three matrices.
         parts = torch.split(wanted, list(self._matrices[weight]))
         weight.mul_(1.0 - taken * (lr * self._weight_decay))
         weight.sub_(torch.cat([self._direction(part) for part in parts]) * (taken * lr))
 
     def _direction(self, wanted: Tensor) -> Tensor:
         """Return the step of a matrix at learning rate 1."""
+        # Steps as large as Adam's, so that both groups share one learning rate (Liu et al. 2025).
         scale = SHARE_OF_RMS * math.sqrt(max(wanted.shape))
         return orthogonalize(wanted, self._iterations) * scale

@@ -95,6 +95,7 @@ class Adam(OptimizerConfig):
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return a fused ``torch.optim.Adam``."""
+        # Fused: one kernel for all weights, and a `found_inf` that skips a step without waiting.
         return torch.optim.Adam(
             trainable(model), lr=0.0, betas=self.betas, eps=self.eps, fused=True
         )

@@ -47,6 +47,7 @@ class Schedule(ABC):
             plateaus: number of times that :meth:`is_plateau` has returned True.
         """
         peak = self.peak(d_model)
+        # A pure function of the update, so a resumed run needs no state of the schedule.
         if update < self.warmup_updates:
             return peak * update / self.warmup_updates
         return peak * self.decay(update, max_updates)
@@ -98,6 +99,7 @@ class InverseSqrt(Schedule):
         """Return `lr`, or without one the peak of the paper's formula."""
         if self.lr is not None:
             return self.lr
+        # Equation 3 at step = warmup: d_model^-0.5 * warmup^-0.5.
         return self.factor / math.sqrt(d_model * self.warmup_updates)
 
     def decay(self, update: int, max_updates: int) -> float:

@@ -100,9 +100,11 @@ class RecordedProcess(SingleProcess):
             self._pool = self._pool or graph_pool()
             self._recordings[size] = Recording(batch, factor, *record(run, self._pool))
         recording = self._recordings[size]
+        # A recording reads fixed addresses, so the batch goes to where the first one was.
         torch._foreach_copy_(_tensors(recording.batch), tensors)
         recording.factor.copy_(factor)
         recording.replay()
+        # The next replay overwrites the originals.
         return {name: value.clone() for name, value in recording.measured.items()}
 
     def _accumulate(
@@ -110,6 +112,8 @@ class RecordedProcess(SingleProcess):
     ) -> dict[str, Tensor]:
         """Run a micro-batch kernel by kernel; all gradients are added at once."""
         for weight in self._gradients:
+            # Autograd then writes gradients instead of adding to each, and one launch adds them
+            # all.
             weight.grad = None
         measured = super().run(batch, factor, computing)
         pairs = ((sum, weight.grad) for weight, sum in self._gradients.items())
@@ -168,6 +172,7 @@ def filled_up(batch: Batch) -> Batch:
         for side, filling in zip(sides, fillings, strict=True)
     )
     device, labels = batch.source.device, batch.target_output
+    # Always with weights: a recording cannot choose between two losses.
     weights = torch.ones(len(labels), device=device) if batch.weights is None else batch.weights
     of_source, of_target = fillings
     return replace(

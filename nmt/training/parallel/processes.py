@@ -114,6 +114,7 @@ class DataParallel(SingleProcess):
 
     def accumulating(self, is_last: bool) -> AbstractContextManager[object]:
         """Return DDP's ``no_sync``, or for the last micro-batch a context that does nothing."""
+        # Gradients are exchanged once for each update, not for each micro-batch.
         return nullcontext() if is_last else self.criterion.no_sync()
 
     def clear(self, optimizer: torch.optim.Optimizer) -> None:
@@ -133,6 +134,7 @@ class FullyShardedDataParallel(SingleProcess):
     def __init__(self, criterion: nn.Module, separate: Iterable[nn.Module], world: World) -> None:
         mesh = init_device_mesh(world.device.type, (world.size,))
         for module in list(separate):
+            # Small modules are gathered with the root: each gathering costs a message.
             if sum(weight.numel() for weight in module.parameters()) >= SHARDED_APART:
                 fully_shard(module, mesh=mesh)
         self.root = fully_shard(criterion, mesh=mesh)
@@ -165,6 +167,8 @@ class FullyShardedDataParallel(SingleProcess):
         """
         parts = [module for module in self.criterion.modules() if isinstance(module, FSDPModule)]
         for part in parts:
+            # Searches of different processes take different numbers of steps, so no step may
+            # gather.
             part.set_reshard_after_forward(False)
             part.unshard()
         try:
@@ -214,6 +218,7 @@ def gather_tensors(
     """
     gathered = {}
     for name, tensor in tensors.items():
+        # Every process takes part in gathering, one tensor at a time, so no GPU holds two models.
         value = parallelism.full_tensor(tensor)
         if keep:
             gathered[name] = value.cpu()

@@ -72,6 +72,7 @@ class Board:
                 f"train.tensorboard needs TensorBoard; {install('tensorboard')}; or draw the log "
                 "with nmt report"
             ) from None
+        # Points after the resumed update belong to work that was lost.
         self._writer = SummaryWriter(str(directory), purge_step=done + 1)
 
     def add(self, kind: str, values: Mapping[str, object]) -> None:
@@ -102,6 +103,7 @@ class WandbLogger:
             raise NmtError(f"train.wandb needs Weights & Biases; {install('wandb')}") from None
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "nmt"),
+            # The run's own identity, so that a resumed training continues the same curves.
             id=run.identity,
             resume="allow",
             name=run.path.resolve().name,

@@ -80,6 +80,7 @@ class RunningStats:
         for name, count in counts.items():
             self._add(name, is_finite.double() * count)
         for name, value in measured.items():
+            # Sums stay on the device until a report; double, because they grow over many updates.
             self._add(name, torch.where(is_finite, value.double(), 0.0))
 
     def _add(self, name: str, value: Tensor) -> None:
@@ -191,6 +192,8 @@ class Report:
         """Append a JSON record with the time of day, and pass it to the loggers."""
         if not self.quiet:
             time_of_day = datetime.now().astimezone().isoformat(timespec="seconds")
+            # Opened for each record, so that a log can be moved, rotated or read while training
+            # runs.
             with files.named(self.log), self.log.open("a", encoding="utf-8") as file:
                 record = {"record": kind, **finite(values), "time": time_of_day}
                 file.write(json.dumps(record) + "\n")
@@ -201,6 +204,7 @@ class Report:
         """Let a logger act; one that fails is left out from then on, and training goes on."""
         try:
             action()
+        # A logger that lost its network must not end a training of days.
         except Exception as error:
             self.loggers.remove(logger)
             why = " ".join(str(error).split())
@@ -368,6 +372,7 @@ class Panel:
     def advance(self, update: int, times: str) -> None:
         """Show that an update is done; `times` says how long it took and will take."""
         self.update, self.times = update, times
+        # Drawing at each update would slow small models down.
         if time.monotonic() - self.drawn >= PAUSE:
             with surviving_stderr():
                 self.live.refresh()
