@@ -120,6 +120,7 @@ def print_keys(
             default += f"; {takes}"
         teller = explained.setdefault((name, meaning), entry)
         told = meaning if teller == entry else f"As in `{teller}`."
+        told = told.replace("``", "`").replace("|", r"\|")
         rows.append(f"| `{name}`{STAR if name in may_change else ''} | {default} | {told} |")
     if rows:
         print("| key | default | meaning |\n|---|---|---|")
@@ -171,8 +172,7 @@ def field_documentation(instance: Any) -> dict[str, str]:
     for kind in type(instance).__mro__:
         if dataclasses.is_dataclass(kind):
             for name, text in strings_below_fields(kind):
-                cell = " ".join(text.split()).replace("``", "`").replace("|", r"\|")
-                texts.setdefault(name, cell)
+                texts.setdefault(name, " ".join(text.split()))
     names = {field.name for field in dataclasses.fields(instance)}
     if missing := names - set(texts):
         sys.exit(f"{type(instance).__name__}: nothing is written below {', '.join(missing)}")

@@ -90,12 +90,22 @@ def test_extras_are_asked_for_by_the_name_of_the_distribution() -> None:
     assert name != "nmt"
 
 
-def test_the_recipe_reference_is_what_the_script_writes() -> None:
+@pytest.mark.parametrize(
+    ("script", "target"),
+    [
+        ("docs/make_recipe_reference.py", "docs/recipe.md"),
+        ("docs/make_recipe_keys.py", "nmt/recipe/keys.json"),
+    ],
+)
+def test_a_generated_file_is_what_its_script_writes(
+    script: str, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
     written = StringIO()
     with redirect_stdout(written):
-        runpy.run_path(str(ROOT / "docs/make_recipe_reference.py"), run_name="__main__")
-    remedy = "run: python docs/make_recipe_reference.py > docs/recipe.md"
-    assert (ROOT / "docs/recipe.md").read_text(encoding="utf-8") == written.getvalue(), remedy
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+    remedy = f"run: python {script} > {target}"
+    assert (ROOT / target).read_text(encoding="utf-8") == written.getvalue(), remedy
 
 
 @pytest.mark.parametrize("name", ["transformer_base", "gnmt", "sgd"])

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import runpy
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import typer
-from test_schema import documentation, owners, plain
 
 from nmt.cli import preprocess, train
 from nmt.cli.app import app
 from nmt.cli.options import Flag, flags_of, summary
+from nmt.cli.recipe import DEFAULT_ARCH
 from nmt.cli.score import command as score
 from nmt.cli.translate import command as translate
+from nmt.evaluation import ScoreConfig
+from nmt.inference import SearchConfig
+from nmt.models import architectures
+from nmt.preprocess.config import PreprocessConfig
+from nmt.recipe.keys import keys
+from nmt.training.config import TrainConfig
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 TABLES = {
@@ -23,6 +34,41 @@ TABLES = {
     "score": score.FLAGS,
 }
 FLAGS = [(command, flag) for command, table in TABLES.items() for flag in flags_of(table)]
+
+LIVE = {
+    "preprocess": PreprocessConfig(),
+    "model": architectures[DEFAULT_ARCH],
+    "train": TrainConfig(),
+    "search": SearchConfig(),
+    "score": ScoreConfig(),
+}
+"""The sections with their defaults, by import."""
+
+script = runpy.run_path(str(Path(__file__).parents[1] / "docs/make_recipe_reference.py"))
+documentation = script["field_documentation"]
+
+
+def entries(registry: Any) -> dict[str, Any]:
+    return {name: registry[name] for name in registry}
+
+
+def owners(path: str) -> list[Any]:
+    """The parts of a recipe that have a key; the part that is the default comes first."""
+    section, *parents, name = path.split(".")
+    parts = [LIVE[section]]
+    if section == "model":
+        parts += entries(architectures).values()
+    for parent in parents:
+        chosen = next(getattr(part, parent) for part in parts if hasattr(part, parent))
+        parts = [chosen, *entries(chosen.registry).values()]
+    return [part for part in parts if hasattr(part, name)]
+
+
+def plain(value: Any) -> Any:
+    """A value as help prints it: a choice by its name."""
+    if dataclasses.is_dataclass(value):
+        return value.name  # type: ignore[attr-defined]
+    return tuple(map(plain, value)) if isinstance(value, tuple) else value
 
 
 def option(command: str, name: str) -> Any:
@@ -70,6 +116,29 @@ def test_the_help_of_a_flag_names_the_default_of_its_field() -> None:
         if not help_names_the_default(command, flag)
     ]
     assert odd == []
+
+
+def test_defaults_that_depend_on_a_choice_say_so() -> None:
+    table = keys()
+    alpha = table["search.strategy.length_penalty.alpha"]
+    assert alpha.default == "0.6 with gnmt, 1.0 with power"
+    assert table["model.dropout"].default == (
+        "0.1 with transformer_base; depends on the architecture"
+    )
+    assert table["train.schedule.lr"].default == ""
+    assert table["search.strategy.top_k"].needs == "sample"
+    assert table["search.strategy.beam"].needs == ""
+
+
+def test_the_paths_of_a_key_are_found_without_torch() -> None:
+    program = (
+        "import sys; from nmt.cli.recipe import homes\n"
+        "print(*homes('lr'), *homes('beam'), *homes('seed'), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.split() == [
+        "train.schedule.lr", "search.strategy.beam", "preprocess.seed", "train.seed", "False"
+    ]  # fmt: skip
 
 
 def test_a_help_has_whole_sentences_while_they_are_short() -> None:

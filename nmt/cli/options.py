@@ -21,7 +21,6 @@ import typer
 
 from nmt.cli.recipe import (
     RECIPE,
-    SCHEMA,
     ConfigFlag,
     PluginFlag,
     Recipe,
@@ -33,8 +32,8 @@ from nmt.cli.recipe import (
 from nmt.errors import NmtError
 from nmt.messages import warn
 from nmt.recipe.config import build
+from nmt.recipe.keys import Key, keys
 from nmt.recipe.registry import unknown
-from nmt.recipe.schema import Key
 
 if TYPE_CHECKING:
     from nmt.inference import SearchConfig
@@ -136,21 +135,21 @@ class Flag:
 
     def annotation(self, flags: list[Flag]) -> object:
         """Return the annotation from which Typer makes the option."""
-        key = SCHEMA.key(self.path)
-        kind, placeholder = key.kind, self.names[-1] if self.names[-1].isupper() else None
+        key = keys()[self.path]
+        placeholder = self.names[-1] if self.names[-1].isupper() else None
 
         def complete(incomplete: str) -> list[str]:
-            return [value for value in kind.values if value.startswith(incomplete)]
+            return [value for value in key.values if value.startswith(incomplete)]
 
         option = typer.Option(
             *[name for name in self.names if name.startswith("-")],
-            metavar=placeholder or ("NAME" if kind.values else None),
+            metavar=placeholder or ("NAME" if key.values else None),
             help=help_text(key, {flag.path: flag.long for flag in flags}),
             show_default=False,
-            autocompletion=complete if kind.values else None,
+            autocompletion=complete if key.values else None,
             rich_help_panel=self.panel,
         )
-        annotation: Any = list[kind.type] if kind.is_list else kind.type  # type: ignore[name-defined]
+        annotation: Any = list[key.type] if key.is_list else key.type  # type: ignore[name-defined]
         return Annotated[annotation | None, option]
 
 
@@ -174,11 +173,11 @@ def help_text(key: Key, flags: Mapping[str, str]) -> str:
         return flags.get(f"{section}.{name[1]}", name[1])
 
     text = re.sub(r"`+([^`]+)`+", flag, summary(key.documentation))
-    values = key.kind.values
+    values = key.values
     if len({*values} & {*re.findall(r"[\w+]+", text)}) < min(2, len(values)):
         *others, last = values
         text += f" One of {', '.join(others)} or {last}."
-    if key.kind.is_list:
+    if key.is_list:
         text += " May be given several times."
     notes = [f"{key.needs} only"] if key.needs else []
     notes += [f"default: {key.default}"] if key.default else []

@@ -21,9 +21,9 @@ from nmt.errors import NmtError, UnknownKeyError
 from nmt.io.documents import open_regular
 from nmt.messages import say
 from nmt.recipe.config import is_chosen, parse_assignment, parse_yaml, set_path
+from nmt.recipe.keys import keys
 from nmt.recipe.plugins import TRUST, import_plugins, is_trusted, not_imported, plugin_names
 from nmt.recipe.registry import nearest, unknown
-from nmt.recipe.schema import Schema
 
 RECIPE = Path("nmt.yaml")
 
@@ -32,16 +32,7 @@ MAX_BYTES = 1 << 20
 
 DEFAULT_ARCH = "transformer_base"
 
-SECTIONS = {
-    "preprocess": "nmt.preprocess.config.PreprocessConfig",
-    "model": f"nmt.models.base.ModelConfig {DEFAULT_ARCH}",
-    "train": "nmt.training.config.TrainConfig",
-    "search": "nmt.search.config.SearchConfig",
-    "score": "nmt.evaluation.metrics.ScoreConfig",
-}
-"""Dataclass of each section, and the default of a section that is a choice."""
-
-SCHEMA = Schema(SECTIONS)
+SECTIONS = ("preprocess", "model", "train", "search", "score")
 
 CONVERT = "; `nmt recipe` converts configurations of other toolkits"
 
@@ -199,8 +190,8 @@ def _text(path: Path, is_given: bool) -> str:
 
 
 def homes(key: str) -> list[str]:
-    """Return the dotted paths in all sections that end with a key, the shortest first."""
-    paths = [path for path in SCHEMA.paths() if path.endswith(f".{key}")]
+    """Return the dotted paths of default choices that end with a key, the shortest first."""
+    paths = [path for path, of in keys().items() if path.endswith(f".{key}") and not of.needs]
     return sorted(paths, key=lambda path: path.count("."))
 
 
@@ -213,11 +204,13 @@ def _check_section(name: str, where: str, hint: str = "") -> None:
     raise UnknownKeyError(where, name, unknown("section", name, SECTIONS) + hint)
 
 
-def _check_keys(section: str, keys: Iterable[str], where: str) -> None:
+def _check_keys(section: str, given: Iterable[str], where: str) -> None:
     """Refuse keys that a section lacks, also in a command that does not use the section."""
-    known = SCHEMA.keys(section)
-    for key in keys:
-        if known and key not in known:
+    if section == "model":  # the architecture decides on them
+        return
+    known = {path.split(".")[1] for path in keys() if path.startswith(f"{section}.")}
+    for key in given:
+        if key not in known:
             raise UnknownKeyError(where, key, unknown("key", key, known))
 
 
