@@ -24,6 +24,7 @@ def for_each(names: str | Sequence[str], cases: Iterable[Any]) -> Callable[..., 
 
         signature = inspect.signature(test)
         others = [it for it in signature.parameters.values() if it.name not in keys]
+        loop.cases = rows  # type: ignore[attr-defined]
         loop.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
         return loop
 
