@@ -71,7 +71,9 @@ def test_every_architecture_can_cut_off_tokens_in_training_alone(name: str) -> N
 
 
 def test_a_model_with_other_embeddings_is_refused() -> None:
-    with pytest.raises(NmtError, match=r"^Linear has no nmt\.models\.layers\.basic\.TokenEmbedding"):
+    with pytest.raises(
+        NmtError, match=r"^Linear has no nmt\.models\.layers\.basic\.TokenEmbedding"
+    ):
         set_cutoff(nn.Linear(2, 2), 0.1)
 
 

@@ -61,11 +61,11 @@ def alternatives(
         raise NmtError(f"this engine finds no alternatives; {use_engine('nmt')}")
     # A model that writes from right to left cannot begin with a given beginning.
     refuse_beginnings(translator.subwords.target_order)
-    found: dict[int, list[Alternative]] = {}
+    by_request: dict[int, list[Alternative]] = {}
     for of_target, indices in translator.by_target(requests):
         ones = _in_one_language(of_target, [requests[at] for at in indices], count)
-        found.update(zip(indices, ones, strict=True))
-    return [found[at] for at in range(len(requests))]
+        by_request.update(zip(indices, ones, strict=True))
+    return [by_request[at] for at in range(len(requests))]
 
 
 def _in_one_language(

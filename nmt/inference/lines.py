@@ -218,16 +218,18 @@ class LineTranslator(ABC):
         searched_for = counts if self.config.mbr is None else [1] * len(counts)
         ranked = self.ranked(self._search(sentences, searched_for))
         nothing = Hypothesis([], 0.0, 0.0, finished=True)
-        lists = [found[:count] or [nothing] for found, count in zip(ranked, counts, strict=True)]
-        texts = iter(self.subwords.decode_target([one.tokens for found in lists for one in found]))
+        lists = [
+            ranking[:count] or [nothing] for ranking, count in zip(ranked, counts, strict=True)
+        ]
+        texts = iter(self.subwords.decode_target([one.tokens for each in lists for one in each]))
         # The EOS of a blank line, which the model does not see, is certain.
         certain = (0.0,) if options.scored else ()
         translations = [
             [
                 Translation(request.text, next(texts), one, () if at in sentences else certain)
-                for one in found
+                for one in ranking
             ]
-            for at, (request, found) in enumerate(zip(requests, lists, strict=True))
+            for at, (request, ranking) in enumerate(zip(requests, lists, strict=True))
         ]
         if options.scored or options.aligned:
             places = [(at, nth) for at in sentences for nth in range(len(translations[at]))]
@@ -332,7 +334,7 @@ class LineTranslator(ABC):
         if (metric := self.config.mbr) is None:
             return lists
         most, decode = self.config.mbr_pruning, self.subwords.decode_target
-        texts = [decode([hypothesis.tokens for hypothesis in found]) for found in lists]
+        texts = [decode([hypothesis.tokens for hypothesis in ranking]) for ranking in lists]
         return [by_consensus(*pair, metric, most) for pair in zip(lists, texts, strict=True)]
 
     def _with_target(self, request: Request) -> Request:

@@ -66,7 +66,7 @@ class Options:
         Raises:
             NmtError: the text has no such command line, or several, or one that is not whole.
         """
-        found: list[tuple[str, list[str]]] = []
+        commands: list[tuple[str, list[str]]] = []
         for line in re.sub(r"\\\r?\n|\n(?=[ \t]*-)", " ", text).splitlines():
             if line.lstrip().startswith("#") or not any(name in line for name in programs):
                 continue
@@ -74,14 +74,14 @@ class Options:
                 names = [PurePath(word.strip("()")).name for word in words]
                 place = next((n for n, name in enumerate(names) if name in programs), None)
                 if place is not None:
-                    found.append((names[place], words[place + 1 :]))
-        if not found:
+                    commands.append((names[place], words[place + 1 :]))
+        if not commands:
             known = ", ".join(programs)
             raise NmtError(f"no command to convert; give a command line of one of {known}")
-        if len(found) > 1:
-            listed = ", ".join(name for name, _ in found)
+        if len(commands) > 1:
+            listed = ", ".join(name for name, _ in commands)
             raise NmtError(f"several commands: {listed}; give one command at a time")
-        [(program, words)] = found
+        [(program, words)] = commands
         options = cls(programs[program], {})
         current = options.positional
         for word in words:
