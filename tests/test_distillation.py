@@ -25,8 +25,7 @@ from nmt.models import Model
 from nmt.runs import Run
 from nmt.runs.recipe import write_plugins
 from nmt.training.losses.distillation import DistillationCriterion, WordDistillation
-from nmt.training.losses.output_layer import Teaching
-from nmt.training.losses.slices import SLICE_ELEMENTS
+from nmt.training.losses.output_layer import SLICE_ELEMENTS
 from nmt.training.losses.token import losses
 
 LOSS: Any = losses["word_distillation"]
@@ -36,16 +35,12 @@ def layer(width: int, bias: bool = True) -> nn.Linear:
     return nn.Linear(width, 23, bias=bias)
 
 
-def teaching(outputs: Tensor, output: nn.Linear) -> Teaching:
-    return Teaching(outputs, output.weight.detach(), output.bias)
-
-
 def plain(
     loss: WordDistillation, logits: Tensor, labels: Tensor, teachers: list[Tensor], weights: Tensor
 ) -> Tensor:
     """The same loss written out over whole tables, from the logits of the teachers."""
     log_p = logits.log_softmax(1)
-    label, other, pad = loss.masses(logits.shape[1])
+    label, other, pad = loss.target_distribution(logits.shape[1])
     target = torch.full_like(logits, other)
     target[:, PAD] = pad
     target.scatter_(1, labels[:, None], label)
@@ -70,11 +65,11 @@ def test_the_loss_and_its_gradients_are_those_of_the_plain_one(
     outputs = torch.randn(11, 8), torch.randn(11, 5)
     labels = torch.randint(1, 23, (11,))
     weights = torch.rand(11) if weighted else torch.ones(11)
-    teachings = [teaching(outputs[0], one), teaching(outputs[1], two)]
+    teachers = [(outputs[0], one), (outputs[1], two)]
     logits = [one(outputs[0]).detach(), two(outputs[1]).detach()]
 
     expected = plain(loss, output(hidden), labels, logits, weights)
-    own, nll = loss(hidden, output, labels, weights if weighted else None, teachings)
+    own, nll = loss(hidden, output, labels, weights if weighted else None, teachers)
 
     torch.testing.assert_close(own, expected)
     torch.testing.assert_close(nll, F.cross_entropy(output(hidden), labels, reduction="sum"))
@@ -89,10 +84,10 @@ def test_the_loss_and_its_gradients_are_those_of_the_plain_one(
 def test_under_autocast_the_loss_comes_near_the_exact_one() -> None:
     torch.manual_seed(4)
     output, hidden, labels = layer(8), torch.randn(11, 8), torch.randint(1, 23, (11,))
-    teachings = [teaching(torch.randn(11, 8), layer(8))]
-    exact, _ = LOSS(hidden, output, labels, None, teachings)
+    teachers = [(torch.randn(11, 8), layer(8))]
+    exact, _ = LOSS(hidden, output, labels, None, teachers)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        low, _ = LOSS(hidden.bfloat16().requires_grad_(), output, labels, None, teachings)
+        low, _ = LOSS(hidden.bfloat16().requires_grad_(), output, labels, None, teachers)
     low.backward()
     assert low.item() == pytest.approx(exact.item(), rel=1e-2)
     assert output.weight.grad is not None
@@ -102,8 +97,8 @@ def test_under_autocast_the_loss_comes_near_the_exact_one() -> None:
 def test_no_tokens_cost_nothing() -> None:
     output = layer(8)
     nothing = torch.zeros(0, dtype=torch.int64)
-    teachings = [teaching(torch.randn(0, 8), layer(8))]
-    loss, nll = LOSS(torch.randn(0, 8), output, nothing, None, teachings)
+    teachers = [(torch.randn(0, 8), layer(8))]
+    loss, nll = LOSS(torch.randn(0, 8), output, nothing, None, teachers)
     loss.backward()
     assert (loss.item(), nll.item()) == (0.0, 0.0)
     assert output.weight.grad is not None

@@ -27,9 +27,8 @@ from nmt.models import Model
 from nmt.subwords.subwords import Subwords
 from nmt.training.augmentation import SampledSplit
 from nmt.training.config import TrainConfig
-from nmt.training.losses.criterion import CutoffCriterion, TokenCriterion
 from nmt.training.losses.guided_alignment import GuidedCriterion, WordLinks
-from nmt.training.losses.token import losses
+from nmt.training.losses.token import TokenCriterion, losses
 from nmt.training.model_options import checkpoint_activations, drop_layers
 
 LENGTHS = np.array([[5, 2, 9, 3], [7, 2, 4, 4]])
@@ -57,7 +56,7 @@ def build(name: str = "transformer_tiny", dropout: float = 0.0, **values: Any) -
 
 def guided(model: Model, weight: float = 1.0, loss: str = "cross_entropy") -> GuidedCriterion:
     chosen: Any = losses[loss]
-    return GuidedCriterion(TokenCriterion(model, chosen, chosen.passes), weight)
+    return GuidedCriterion(TokenCriterion(model, chosen), weight)
 
 
 def gradients(model: Model, loss: Tensor) -> list[Tensor]:
@@ -144,10 +143,7 @@ def test_a_layer_that_is_left_out_has_no_cost_and_no_links() -> None:
 def test_of_several_passes_the_first_is_guided(loss: str) -> None:
     model, batch = build(), some_batch()
     chosen: Any = losses[loss]
-    inner = TokenCriterion(model, chosen, 2)
-    if loss == "simcut":
-        inner = CutoffCriterion(model, chosen, 0.3)  # type: ignore[assignment]
-    sums = GuidedCriterion(inner, 1.0)(batch)
+    sums = GuidedCriterion(chosen.criterion(model, None), 1.0)(batch)
     expected = guided(model)(batch)["alignment"].item()
     assert sums["alignment"].item() == pytest.approx(expected, rel=1e-5)
 

@@ -43,12 +43,12 @@ def test_without_smoothing_every_definition_is_the_negative_log_likelihood() -> 
     assert value(losses["cross_entropy"]) == pytest.approx(0.4197166, abs=2e-7)
 
 
-def test_masses_and_entropy_for_a_vocabulary_of_37000() -> None:
-    label, other, _ = SMOOTHED.masses(37000)
+def test_the_smoothed_label_and_its_entropy_for_a_vocabulary_of_37000() -> None:
+    label, other, _ = SMOOTHED.target_distribution(37000)
     assert (label, other) == (0.9, pytest.approx(2.70278e-6, rel=1e-5))
     assert SMOOTHED.constant(37000) == pytest.approx(1.37695, abs=1e-5)
     uniform = replace(SMOOTHED, definition="uniform")
-    assert uniform.masses(37000)[0] == pytest.approx(0.9000027)
+    assert uniform.target_distribution(37000)[0] == pytest.approx(0.9000027)
 
 
 def test_smoothing_outside_its_range_is_refused() -> None:
@@ -57,7 +57,7 @@ def test_smoothing_outside_its_range_is_refused() -> None:
 
 
 def test_a_perfect_model_scores_zero_by_the_definition_of_the_paper() -> None:
-    label, other, _ = SMOOTHED.masses(4)
+    label, other, _ = SMOOTHED.target_distribution(4)
     output = torch.nn.Linear(4, 4, bias=False)
     torch.nn.init.eye_(output.weight)
     hidden = torch.tensor([[math.log(label), *[math.log(other)] * 3]])
@@ -117,7 +117,7 @@ def test_a_label_whose_probability_is_rounded_to_zero_costs_what_it_should(
     hidden = torch.ones(1, 1, requires_grad=True)
     with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
         loss, nll = losses[name](hidden, output, torch.tensor([1]))
-    label, other, _ = losses[name].masses(4)
+    label, other, _ = losses[name].target_distribution(4)
     constant = losses[name].constant(4)
     assert nll.item() == pytest.approx(200.0)
     assert loss.item() == pytest.approx((label + 2 * other) * 200.0 - constant, rel=1e-3)

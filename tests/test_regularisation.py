@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,8 +20,8 @@ from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
 from nmt.models import Model
 from nmt.models.layers.basic import TokenEmbedding, cutoff_of, set_cutoff
+from nmt.runs import Run
 from nmt.training.config import TrainConfig
-from nmt.training.losses.criterion import CutoffCriterion
 from nmt.training.losses.token import RDrop, SimCut, losses
 from nmt.training.model_options import drop_layers
 
@@ -84,15 +84,16 @@ def test_the_second_pass_of_simcut_alone_is_cut_off() -> None:
             module.rate = 0.0
     seen: list[Tensor] = []
 
-    def cost(outputs: Tensor, _: nn.Linear, labels: Tensor, __: None) -> tuple[Tensor, Tensor]:
-        seen.append(outputs)
-        return outputs.sum(), outputs.sum()
+    class Seen(SimCut):
+        def __call__(self, outputs: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+            seen.append(outputs)
+            return outputs.sum(), outputs.sum()
 
     packing = Packing.of(*LENGTHS)
     source, target = (torch.randint(4, VOCABULARY, (int(side.sum()),)) for side in LENGTHS)
     batch = Batch(source, target, target, packing)
     for cutoff, differs in ((0.0, False), (0.5, True)):
-        CutoffCriterion(model, cost, cutoff)(batch)
+        Seen(cutoff=cutoff).criterion(model, cast(Run, None))(batch)
         first, second = seen.pop().chunk(2)
         assert torch.equal(first, model.decode_packs(source, target, packing))
         assert torch.equal(first, second) is not differs

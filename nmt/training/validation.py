@@ -23,8 +23,7 @@ from nmt.evaluation.metrics import Metric
 from nmt.inference.translator import Translator
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import Precision, autocast
-from nmt.training.losses.criterion import TokenCriterion
-from nmt.training.losses.token import CrossEntropy
+from nmt.training.losses.token import CrossEntropy, TokenCriterion
 from nmt.training.reporting.report import perplexity
 
 BATCH_TOKENS = 4096

@@ -8,7 +8,7 @@ import torch
 from for_each import for_each
 
 from nmt.recipe.config import build, dump
-from nmt.training.losses.slices import SLICE_ELEMENTS
+from nmt.training.losses.output_layer import SLICE_ELEMENTS
 from nmt.training.losses.token import Loss, RDrop, SimCut, TokenLoss, losses
 from nmt.training.optim.optimizers import OptimizerConfig, optimizers
 from nmt.training.optim.schedules import Schedule, schedules
@@ -120,7 +120,7 @@ def plain(loss: TokenLoss, logits: torch.Tensor, labels: torch.Tensor) -> torch.
         log_p, log_q = logits.log_softmax(1).chunk(2)
         divergence = loss.alpha * (log_p.exp() * (log_p - log_q)).sum()
         logits, labels = logits.chunk(2)[0], labels.chunk(2)[0]
-    label, other, pad = loss.masses(vocabulary)
+    label, other, pad = loss.target_distribution(vocabulary)
     target = torch.full_like(logits, other)
     target[:, 0] = pad
     target.scatter_(1, labels[:, None], label)

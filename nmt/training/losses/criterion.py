@@ -12,9 +12,6 @@ from nmt.data.batches import Batch
 from nmt.data.packing import Packing
 from nmt.models import Model
 from nmt.models.kernels.packs import filled, is_compilable
-from nmt.models.layers.basic import cutoff_of
-
-TokenCost = Callable[[Tensor, nn.Linear, Tensor, Tensor | None], tuple[Tensor, Tensor]]
 
 GRAPHS = 64
 """Maximum number of compiled graphs, such as for as many source as target tokens; a batch without a
@@ -41,69 +38,6 @@ class Criterion(nn.Module, ABC):
             references in nats; and if translations are sampled, "reward", the mean reward of each
             sentence's samples, summed over the sentences.
         """
-
-
-class TokenCriterion(Criterion):
-    """Teacher forcing: the cost of each target token, given the reference tokens before it."""
-
-    def __init__(
-        self, model: Model, cost: TokenCost, passes: int = 1, compile: bool = False
-    ) -> None:
-        """Combine a model and a token-level loss.
-
-        Args:
-            model: the model to train.
-            cost: returns loss and negative log-likelihood, given the decoder output
-                [passes x P, D], the output layer, the labels [P] and their weights [P]; see
-                :class:`nmt.training.losses.token.TokenLoss`.
-            passes: forward passes per batch.
-            compile: whether the model is compiled with ``torch.compile``, layer by layer.
-        """
-        super().__init__(model, compile)
-        self.cost = cost
-        self.passes = passes
-
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Return "loss" and "nll", summed over the batch's target tokens."""
-        # Labels of one pass; the loss of several passes compares them itself.
-        labels, weights = batch.target_output, batch.weights
-        batch = batch.repeated(self.passes)
-        decoder_output = self.decoder_output(batch.source, batch.target_input, batch.packing)
-        loss, nll = self.cost(decoder_output, self.model.output, labels, weights)
-        return {"loss": loss, "nll": nll}
-
-
-class CutoffCriterion(Criterion):
-    """Teacher forcing with two passes, of which the second cuts off the embeddings of tokens."""
-
-    def __init__(self, model: Model, cost: TokenCost, cutoff: float, compile: bool = False) -> None:
-        """Combine a model and a loss of two passes.
-
-        Args:
-            model: the model to train.
-            cost: as of :class:`TokenCriterion`.
-            cutoff: probability with which a token's embedding is zero in the second pass.
-            compile: whether the model is compiled with ``torch.compile``, layer by layer.
-
-        Raises:
-            NmtError: the embeddings of the model cannot be cut off.
-        """
-        super().__init__(model, compile)
-        self.cost = cost
-        self.cutoff = cutoff
-        # Tried now, so that a model without token embeddings is refused before training begins.
-        with cutoff_of(model, cutoff):
-            pass
-
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Return "loss" and "nll", summed over the batch's target tokens."""
-        sentences = batch.source, batch.target_input, batch.packing
-        whole = self.decoder_output(*sentences)
-        with cutoff_of(self.model, self.cutoff):
-            cut = self.decoder_output(*sentences)
-        outputs = torch.cat((whole, cut))
-        loss, nll = self.cost(outputs, self.model.output, batch.target_output, batch.weights)
-        return {"loss": loss, "nll": nll}
 
 
 def _compiled(model: Model) -> Callable[[Tensor, Tensor, Packing], Tensor]:

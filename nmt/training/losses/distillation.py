@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -24,9 +25,8 @@ from nmt.runs import Checkpoint, Run, find_checkpoint
 from nmt.runs.checkpoint import WEIGHTS
 from nmt.runs.recipe import import_plugins_of_run
 from nmt.training.losses.criterion import Criterion
-from nmt.training.losses.output_layer import SlicedDistillation, Teaching
-from nmt.training.losses.slices import Targets
-from nmt.training.losses.token import LabelSmoothedCrossEntropy, losses
+from nmt.training.losses.output_layer import TargetDistribution, distillation, in_autocast_dtype
+from nmt.training.losses.token import LabelSmoothedCrossEntropy, TokenCriterion, losses
 
 
 @losses.register("word_distillation")
@@ -92,7 +92,7 @@ class WordDistillation(LabelSmoothedCrossEntropy):
         output: nn.Linear,
         labels: Tensor,
         weights: Tensor | None = None,
-        teachings: Sequence[Teaching] = (),
+        teachers: Sequence[tuple[Tensor, nn.Linear]] = (),
     ) -> tuple[Tensor, Tensor]:
         """Return the loss and the negative log-likelihood, both summed over tokens, in nats.
 
@@ -101,28 +101,27 @@ class WordDistillation(LabelSmoothedCrossEntropy):
             output: the model's output layer [V, D].
             labels: [P] int64, the tokens to predict, without padding.
             weights: [P] float32, factors of the tokens' losses; None if all are 1.
-            teachings: what each teacher predicts; without any, the label alone counts.
+            teachers: decoder output [P, D'] and output layer [V, D'] of each teacher; without any,
+                the label alone counts.
         """
-        if not teachings:
+        if not teachers:
             return super().__call__(decoder_output, output, labels, weights)
-        vocabulary = output.weight.shape[0]
         share = 1 - self.teacher_weight
-        targets = Targets(labels, self.masses(vocabulary).scaled(share), weights)
-        loss, nll = SlicedDistillation.apply(  # type: ignore[no-untyped-call]
-            decoder_output,
-            output.weight,
-            output.bias,
-            targets,
-            self.teacher_weight,
-            teachings,
-            torch.is_grad_enabled(),
+        of_labels = self.target_distribution(output.out_features)
+        cost = partial(
+            distillation,
+            target=TargetDistribution(*(share * probability for probability in of_labels)),
+            teacher_weight=self.teacher_weight,
+            teachers=[in_autocast_dtype(rows, top.weight, top.bias) for rows, top in teachers],
         )
-        total = len(labels) if weights is None else weights.sum()
-        return loss - share * self.constant(vocabulary) * total, nll
+        loss, nll = self._sums(decoder_output, output, labels, weights, cost, share)
+        return loss, nll[0]
 
 
-class DistillationCriterion(Criterion):
+class DistillationCriterion(TokenCriterion):
     """Teacher forcing of a student and of its teachers with the same batch."""
+
+    loss: WordDistillation
 
     def __init__(
         self,
@@ -135,28 +134,21 @@ class DistillationCriterion(Criterion):
 
         Args:
             model: the student to train.
-            loss: compares its predictions with those of the teachers.
+            loss: compares its predictions with the teachers' predictions.
             teachers: on the model's device, for evaluation; they are not trained.
             compile: whether the student is compiled with ``torch.compile``, layer by layer.
         """
-        super().__init__(model, compile)
-        self.loss = loss
+        super().__init__(model, loss, compile)
         self.teachers = tuple(teachers)  # no modules of this one, which is trained
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return "loss" and "nll", summed over the batch's target tokens."""
-        sentences = batch.source, batch.target_input, batch.packing
-        labels = batch.target_output
-        decoder_output = self.decoder_output(*sentences)
+        labels, sentences = batch.target_output, (batch.source, batch.target_input, batch.packing)
+        decoder_output = self.passes(batch)
         # Decoder outputs only: probabilities of the whole vocabulary exist a slice at a time.
         with torch.no_grad():
-            teachings = [
-                Teaching(
-                    teacher.decode_packs(*sentences), teacher.output.weight, teacher.output.bias
-                )
-                for teacher in self.teachers
-            ]
-        loss, nll = self.loss(decoder_output, self.model.output, labels, batch.weights, teachings)
+            teachers = [(each.decode_packs(*sentences), each.output) for each in self.teachers]
+        loss, nll = self.loss(decoder_output, self.model.output, labels, batch.weights, teachers)
         return {"loss": loss, "nll": nll}
 
 

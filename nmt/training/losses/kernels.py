@@ -1,6 +1,4 @@
-"""Triton kernel of the loss, of :mod:`nmt.training.losses.kernels`.
-
-Softmax, loss and gradient of a slice of logits at once, for GPUs.
+"""Triton kernel for GPUs: softmax, cross-entropy and gradient of a slice of logits at once.
 
 The kernel reads each logit twice, the second time mostly from a cache, and writes its gradient
 once. As operators of torch the same takes some twenty kernels. The module needs Triton.
@@ -14,7 +12,6 @@ import triton.language as tl
 from torch import Tensor
 
 from nmt.data.vocabulary import PAD
-from nmt.training.losses.slices import Masses
 
 
 @triton.jit(do_not_specialize=["terms_stride"])
@@ -66,21 +63,20 @@ WARPS = 8
 def differentiate_(
     logits: Tensor,
     labels: Tensor,
-    masses: Masses,
     weights: Tensor | None,
-    terms: Tensor,
+    on_label: float,
+    on_pad: float,
     wants_gradient: bool,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """Compute :func:`nmt.training.losses.output_layer.differentiate_` in one kernel."""
+    terms = logits.new_empty(3, len(logits), dtype=torch.float32)
     with torch.cuda.device_of(logits):
         cross_entropy[(len(logits),)](
-            *(logits, labels, weights, terms, terms.stride(0)),
-            # The mass of other tokens needs no pass over the logits: see _SumOfLogits.
-            *(masses.label - masses.other, masses.pad - masses.other),
+            *(logits, labels, weights, terms, terms.stride(0), on_label, on_pad),
             VOCABULARY=logits.shape[1],
             PAD=PAD,
             WANTS_GRADIENT=wants_gradient,
             BLOCK=BLOCK,
             num_warps=WARPS,
         )
-    return logits
+    return terms, logits

@@ -1,10 +1,15 @@
-"""Output layer, softmax and cross-entropy fused, a slice of tokens at a time.
+"""The output layer and the loss at once, a slice of tokens at a time.
 
-Output layer and loss of two passes that are to agree (R-Drop, SimCut), in slices of tokens.
+The logits [P, V] of a micro-batch would take more memory than the model. :func:`sliced_loss` is the
+one loop over slices of tokens: it computes the logits of a slice, and a function maps them to their
+cost and to its gradient, from which the gradients of decoder output and weights follow. There are
+three such functions:
 
-Output layer and word-level distillation, with the teachers' output layers, in slices.
+- :func:`cross_entropy`, with label smoothing;
+- :func:`agreement` of two passes, for R-Drop and SimCut;
+- :func:`distillation`, with a mixture of labels and teachers' predictions.
 
-Output layer and log-probabilities of labels, a slice of tokens at a time.
+:func:`log_probabilities` returns a value for each token, for losses of whole translations.
 """
 
 from __future__ import annotations
@@ -19,15 +24,86 @@ from torch.utils.checkpoint import checkpoint
 
 from nmt.data.vocabulary import PAD
 from nmt.runtime.own_kernels import has_own_kernels
-from nmt.training.losses.slices import SLICE_ELEMENTS, Gradients, Masses, Targets, in_autocast_dtype
+
+SLICE_ELEMENTS = {"cpu": 1 << 23, "cuda": 1 << 27}
+"""Number of logits of a slice of tokens, by device; in float32 they take 32 MiB and 512 MiB.
+
+Slices are large enough to keep the device busy. Logits have the dtype of the matrix products.
+"""
+
+MIXED_SUMS = hasattr(torch.ops.aten.addmm, "dtype_out")
+"""Whether this torch adds a product in half precision to a float32 matrix: from 2.8, on a GPU."""
+
+MIN_PROBABILITY = torch.finfo(torch.float32).tiny
+"""Least probability whose logarithm is taken; 0 adds nothing to an entropy."""
+
+
+class TargetDistribution(NamedTuple):
+    """Probabilities that a model should predict, whose sum over the vocabulary is usually 1."""
+
+    label: float
+    """Of the token to predict."""
+    other: float
+    """Of every token that is neither label nor padding."""
+    pad: float
+    """Of padding."""
+
+
+class Slice(NamedTuple):
+    """R of the P tokens of a batch."""
+
+    part: slice
+    """Their indices."""
+    labels: Tensor
+    """[R] int64."""
+    weights: Tensor | None
+    """[R] float32, factors of the tokens' costs and gradients; None for 1."""
+    wants_gradient: bool
+
+
+Cost = Callable[[list[Tensor], Slice], tuple[Tensor, Tensor, list[Tensor]]]
+"""Maps the logits of a slice of tokens, [R, V] of each of N passes, to
+
+- costs, times the tokens' weights, in any shape: their sum is minimised;
+- the negative log-likelihood of each label, without weights: [N, R];
+- the gradient of the summed costs with respect to the logits: [R, V] of each pass.
+"""
+
+Layer = tuple[Tensor, Tensor, Tensor | None]
+"""Inputs of an output layer [..., D], its weight [V, D], and its bias [V] or None."""
+
+
+def sliced_loss(
+    decoder_output: Tensor,
+    output: nn.Linear,
+    labels: Tensor,
+    weights: Tensor | None,
+    cost: Cost,
+    in_place: bool = False,
+    uniform: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Return the summed cost, with a gradient, and the negative log-likelihood of each pass [N].
+
+    Args:
+        decoder_output: of N passes, [N, P, D].
+        output: the model's output layer [V, D].
+        labels: [P] int64.
+        weights: [P] float32, factors of the tokens' costs; None if all are 1.
+        cost: the cost of a slice of tokens.
+        in_place: whether `cost` overwrites the logits; if not, it takes about four float32 tables.
+        uniform: nats to subtract for each logit, which `cost` leaves out.
+    """
+    loss, nll = SlicedLoss.apply(  # type: ignore[no-untyped-call]
+        *(decoder_output, output.weight, output.bias, labels, weights),
+        *(cost, in_place, uniform, torch.is_grad_enabled()),
+    )
+    return loss, nll
 
 
 class SlicedLoss(torch.autograd.Function):
-    """Loss and gradient of a linear layer and a softmax, a slice of tokens at a time.
+    """Autograd's side of :func:`sliced_loss`, whose arguments it takes.
 
-    The gradient with respect to the logits has a closed form: softmax minus target distribution.
-    The forward pass therefore computes the gradients of decoder output and weights at once, and
-    keeps no logits.
+    The forward pass computes the gradients at once, so that it need not keep the logits.
     """
 
     @staticmethod
@@ -36,400 +112,298 @@ class SlicedLoss(torch.autograd.Function):
         decoder_output: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        targets: Targets,
+        labels: Tensor,
+        weights: Tensor | None,
+        cost: Cost,
+        in_place: bool,
+        uniform: float,
         wants_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss and the negative log-likelihood, and keep the loss's gradients.
-
-        Args:
-            ctx: autograd's context.
-            decoder_output: decoder output [P, D].
-            weight: of the output layer [V, D].
-            bias: of the output layer [V], or None.
-            targets: of the P tokens.
-            wants_gradient: whether to compute the gradients.
-        """
-        labels, masses, token_weights = targets
-        device = decoder_output.device.type
-        inputs, matrix, offset = in_autocast_dtype(decoder_output, weight, bias)
-        # Logits [P, V] of a micro-batch would take more memory than the model: they exist a slice
-        # at a time, and their gradient is computed at once in their place.
-        rows = max(1, SLICE_ELEMENTS[device] // len(weight))
-        terms = inputs.new_empty(3, len(inputs), dtype=torch.float32)
-        gradients = Gradients.zeros(inputs, weight, bias) if wants_gradient else None
-        room = inputs.new_empty(min(rows, len(inputs)), len(weight))
-        differentiate_ = _differentiation(decoder_output.device)
+        """Return the loss and the negative log-likelihoods, and keep the loss's gradients."""
+        (passes, tokens, _), device = decoder_output.shape, decoder_output.device.type
+        layer = inputs, matrix, offset = in_autocast_dtype(decoder_output, weight, bias)
+        rows = max(1, SLICE_ELEMENTS[device] // ((1 if in_place else 4) * len(weight)))
+        gradients = Gradients(layer, weight, bias) if wants_gradient else None
+        loss, nll = (inputs.new_zeros(size, dtype=torch.float64) for size in ((), passes))
+        room = inputs.new_empty(min(rows, tokens), len(weight))
         with torch.autocast(device, enabled=False):
-            for first in range(0, len(inputs), rows):
-                part = slice(first, first + rows)
-                gold = labels[part]
-                logits = torch.mm(inputs[part], matrix.t(), out=room[: len(gold)])
-                if offset is not None:
-                    logits += offset
-                share = None if token_weights is None else token_weights[part]
-                d_logits = differentiate_(
-                    logits, gold, masses, share, terms[:, part], gradients is not None
+            for first in range(0, tokens, rows):
+                part = slice(first, min(first + rows, tokens))
+                table, gold = room[: part.stop - first], labels[part]  # [R, V], [R]
+                if in_place:
+                    logits = [torch.mm(inputs[0, part], matrix.t(), out=table)]
+                    if offset is not None:
+                        table += offset
+                else:
+                    logits = [
+                        F.linear(rows_of_pass[part], matrix, offset) for rows_of_pass in inputs
+                    ]
+                share = None if weights is None else weights[part]
+                costs, likelihoods, d_logits = cost(
+                    logits, Slice(part, gold, share, wants_gradient)
                 )
+                if weights is not None:  # labels that fill up a batch are PAD
+                    likelihoods = likelihoods * (gold != PAD)
+                loss += costs.sum(dtype=torch.float64)
+                nll += likelihoods.sum(1, dtype=torch.float64)
                 if gradients is not None:
-                    gradients.add(part, d_logits, inputs, matrix, room=logits)
-        weighted, likelihoods = terms, terms[0]
-        if token_weights is not None:
-            weighted, likelihoods = terms * token_weights, likelihoods * (labels != PAD)
-        nll = likelihoods.sum(dtype=torch.float64)
-        cost, log_normalisers, pad_logits = weighted.sum(1, dtype=torch.float64)
-        # Label smoothing sums the log-probabilities of all tokens; the sum of logits over the
-        # vocabulary is one product of sums, without a pass over [P, V].
-        all_logits = _SumOfLogits(inputs, weight, offset, token_weights)
-        loss = (masses.label - masses.other) * cost
-        loss += masses.other * (len(weight) * log_normalisers - all_logits.value())
-        loss += (masses.pad - masses.other) * (log_normalisers - pad_logits)
+                    for number, d_table in enumerate(d_logits):
+                        gradients.add((number, part), d_table, table)
+        if uniform:
+            loss -= _sum_of_logits(layer, weight, weights, uniform, gradients)
         if gradients is not None:
-            if masses.other:
-                all_logits.subtract_gradient(gradients, masses.other)
-            gradients.save(ctx, decoder_output, weight)
+            ctx.save_for_backward(gradients.inputs, gradients.weight, gradients.bias)
+            ctx.dtypes = decoder_output.dtype, weight.dtype
         loss, nll = loss.float(), nll.float()
         ctx.mark_non_differentiable(nll)
         return loss, nll
 
     @staticmethod
     def backward(ctx: Any, d_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the kept gradients times the gradient of the loss."""
-        return *Gradients.backward(ctx, d_loss), None, None
+        """Return the kept gradients times the gradient of the loss, which is a scalar."""
+        d_inputs, d_weight, d_bias = ctx.saved_tensors
+        inputs_dtype, weight_dtype = ctx.dtypes
+        return (
+            (d_inputs * d_loss).to(inputs_dtype),
+            (d_weight * d_loss).to(weight_dtype),
+            None if d_bias is None else d_bias * d_loss,
+            *(None,) * 6,
+        )
 
 
-def _differentiation(device: torch.device) -> Callable[..., Tensor]:
-    """Return :func:`differentiate_`, or the kernel that does the same."""
-    if device.type == "cuda" and has_own_kernels():
+class Gradients:
+    """Gradients of a sliced loss with respect to the output layer's inputs, weight and bias."""
+
+    def __init__(self, layer: Layer, weight: Tensor, bias: Tensor | None) -> None:
+        """Make room for the gradients.
+
+        Args:
+            layer: the tensors of the matrix products.
+            weight: the trained weight [V, D].
+            bias: the trained bias [V], or None.
+        """
+        self.layer = layer
+        self.inputs = torch.empty_like(layer[0])  # each slice sets its rows
+        self.weight = torch.zeros_like(weight, dtype=torch.float32)
+        self.bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
+
+    def add(self, part: tuple[int, slice], d_logits: Tensor, room: Tensor) -> None:
+        """Add the gradients of a slice of tokens.
+
+        Args:
+            part: pass and indices of the tokens.
+            d_logits: the gradient with respect to their logits, [R, V] in any floating dtype.
+            room: [R, V] in the dtype of the matrix products; overwritten.
+        """
+        inputs, matrix, _ = self.layer
+        if self.bias is not None:
+            self.bias += d_logits.sum(0, dtype=torch.float32)
+        if d_logits.dtype != room.dtype:
+            d_logits = room.copy_(d_logits)
+        torch.mm(d_logits, matrix, out=self.inputs[part])
+        if d_logits.is_cuda and d_logits.dtype != torch.float32 and MIXED_SUMS:
+            # Sums of many slices in bf16 would lose small gradients.
+            torch.addmm(
+                self.weight, d_logits.t(), inputs[part], out_dtype=torch.float32, out=self.weight
+            )
+        else:
+            self.weight += d_logits.t() @ inputs[part]
+
+
+def _sum_of_logits(
+    layer: Layer,
+    weight: Tensor,
+    weights: Tensor | None,
+    factor: float,
+    gradients: Gradients | None,
+) -> Tensor:
+    """Return the sum of all logits [P, V], times the tokens' weights and a factor, in float64.
+
+    The sum is the product of two sums, over tokens and over the vocabulary, so it needs no logits.
+    Its gradient is subtracted from `gradients`.
+    """
+    inputs, _, bias = layer
+    tokens: Tensor | int = inputs.shape[1]
+    shares: Tensor | float = 1.0
+    if weights is not None:
+        tokens, shares = weights.sum(), weights[:, None]
+        inputs = inputs * shares
+    weight_sum, input_sum = weight.sum(0), inputs[0].sum(0, dtype=torch.float32)
+    total = input_sum.double() @ weight_sum.double()
+    if bias is not None:
+        total += tokens * bias.sum(dtype=torch.float64)
+    if gradients is not None:
+        gradients.inputs -= factor * weight_sum * shares
+        gradients.weight -= factor * input_sum
+        if gradients.bias is not None:
+            gradients.bias -= factor * tokens
+    return factor * total
+
+
+def cross_entropy(
+    logits: list[Tensor], tokens: Slice, target: TargetDistribution
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Return cost, likelihoods and gradient of a cross-entropy: a :data:`Cost`, in place.
+
+    The gradient of -sum_v q(v) log p(v) with respect to the logits is p - q, with the predictions p
+    and the target distribution q. `target.other` times the sum of all logits is left out.
+    """
+    (table,), (_, labels, weights, wants_gradient) = logits, tokens
+    differentiate: Callable[..., tuple[Tensor, Tensor]] = differentiate_
+    if table.is_cuda and has_own_kernels():
         from nmt.training.losses import kernels
 
-        return kernels.differentiate_
-    return differentiate_
+        differentiate = kernels.differentiate_
+    on_label, on_pad = target.label - target.other, target.pad - target.other
+    terms, d_logits = differentiate(table, labels, weights, on_label, on_pad, wants_gradient)
+    nll, log_z, pad_logits = (terms if weights is None else terms * weights).double()
+    cost = on_label * nll + target.other * table.shape[1] * log_z + on_pad * (log_z - pad_logits)
+    return cost, terms[:1], [d_logits]
 
 
 def differentiate_(
     logits: Tensor,
     labels: Tensor,
-    masses: Masses,
     weights: Tensor | None,
-    terms: Tensor,
+    on_label: float,
+    on_pad: float,
     wants_gradient: bool,
-) -> Tensor:
-    """Compute the terms of the loss of some tokens, and its gradient.
+) -> tuple[Tensor, Tensor]:
+    """Compute the terms of the cross-entropy of some tokens, and its gradient.
 
     Args:
         logits: [R, V] in the dtype of the matrix products; overwritten.
         labels: [R] int64.
-        masses: of the target distribution.
         weights: [R] float32, factors of the tokens' gradients; None for 1.
-        terms: [3, R] float32; gets each token's negative log-likelihood, the logarithm of the sum
-            of the exponentials of its logits, and the logit of padding.
+        on_label: target probability of the label, less the one of any other token.
+        on_pad: target probability of padding, less the one of any other token.
         wants_gradient: whether the gradient is needed.
 
     Returns:
-        If it is wanted, the gradient of the loss with respect to the logits, without the mass that
-        is the same for all tokens of the vocabulary: [R, V], in the dtype of `logits` or in
-        float32.
+        [3, R] float32: each token's negative log-likelihood, the logarithm of the sum of the
+        exponentials of its logits, and the logit of padding. And if it is wanted, the gradient
+        [R, V], in the dtype of `logits` or in float32, without the probability that is the same
+        for all tokens of the vocabulary.
     """
     labels = labels[:, None]
     label_logits, pads = logits.gather(1, labels).float(), logits[:, PAD].clone().float()
-    p, label_p, total, log_z = _softmax_without_label_(logits, labels)
-    terms.copy_(torch.stack(((log_z - label_logits).squeeze(1), log_z.squeeze(1), pads)))
-    if wants_gradient:
-        p.scatter_(1, labels, (label_p - (masses.label - masses.other) * total).to(p.dtype))
-        p[:, PAD] -= masses.pad - masses.other
-        if weights is not None:
-            p *= weights[:, None]
-    return p
-
-
-class _SumOfLogits:
-    """The weighted sum of the logits over tokens and vocabulary: the product of two sums."""
-
-    def __init__(
-        self, inputs: Tensor, weight: Tensor, bias: Tensor | None, token_weights: Tensor | None
-    ) -> None:
-        self.bias, self.weight_sum = bias, weight.sum(0)
-        self.shares: Tensor | float = 1.0
-        self.tokens: Tensor | int = len(inputs)
-        if token_weights is not None:
-            self.shares, self.tokens = token_weights[:, None], token_weights.sum()
-            inputs = inputs * self.shares
-        self.input_sum = inputs.sum(0, dtype=torch.float32)
-
-    def value(self) -> Tensor:
-        total = self.input_sum.double() @ self.weight_sum.double()
-        if self.bias is not None:
-            total += self.tokens * self.bias.sum(dtype=torch.float64)
-        return total
-
-    def subtract_gradient(self, gradients: Gradients, factor: float) -> None:
-        """Subtract the gradient of the sum, times a factor."""
-        gradients.inputs -= factor * self.weight_sum * self.shares
-        gradients.weight -= factor * self.input_sum
-        if gradients.bias is not None:
-            gradients.bias -= factor * self.tokens
-
-
-def _softmax_without_label_(
-    logits: Tensor, labels: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the softmax of each row, in place, with zero for the label, and its label apart.
-
-    Args:
-        logits: [R, V] in the dtype of the matrix products.
-        labels: [R, 1] int64.
-
-    Returns:
-        The rounded probabilities [R, V] of all tokens but the label; and, each [R, 1] float32, the
-        label's probability, the sum of all rounded probabilities, and the logarithm of the sum of
-        the exponentials of the logits.
-    """
     # Before the softmax overwrites the logits.
     highest = logits.amax(1, keepdim=True).float()
-    p = _softmax_(logits)
+    # fp16 would round small probabilities to 0.
+    p = logits.float() if logits.dtype == torch.float16 else logits
+    torch.softmax(p, dim=-1, out=p)
     highest_p, label_p = p.amax(1, keepdim=True).float(), p.gather(1, labels).float()
     # bf16 rounds a probability near 1 to 1, so sum the other probabilities.
     p.scatter_(1, labels, 0.0)
     total = label_p + p.sum(1, keepdim=True).float()
     # Use the likeliest token: its probability is never too small for a logarithm.
-    return p, label_p, total, highest - (highest_p / total).log()
+    log_z = highest - (highest_p / total).log()
+    if wants_gradient:
+        p.scatter_(1, labels, (label_p - on_label * total).to(p.dtype))
+        p[:, PAD] -= on_pad
+        if weights is not None:
+            p *= weights[:, None]
+    return torch.stack(((log_z - label_logits).squeeze(1), log_z.squeeze(1), pads)), p
 
 
-def _softmax_(logits: Tensor) -> Tensor:
-    """Return the softmax of each row, in place; fp16 is converted, as it rounds small ones to 0."""
-    p = logits.float() if logits.dtype == torch.float16 else logits
-    return torch.softmax(p, dim=-1, out=p)
+def agreement(
+    logits: list[Tensor],
+    tokens: Slice,
+    target: TargetDistribution,
+    cross_entropies: Sequence[float],
+    divergences: Sequence[float],
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Return cost, likelihoods and gradients of two passes that should agree: a :data:`Cost`.
 
-
-class Shares(NamedTuple):
-    """Weights of what one of two passes adds to the loss."""
-
-    cross_entropy: float
-    divergence: float
-    """Of KL(p || q), with p this pass's predictions and q the other's."""
-
-
-class SlicedAgreement(torch.autograd.Function):
-    """Cross-entropies of two passes and divergences between them, a slice of tokens at a time.
-
-    The passes are the halves of the decoder output [2P, D]. The logits of a slice are computed
-    once; the gradient reaches both passes.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        decoder_output: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Targets,
-        shares: tuple[Shares, Shares],
-        wants_gradient: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """Return the loss and the negative log-likelihoods, and keep the loss's gradients.
-
-        Args:
-            ctx: autograd's context.
-            decoder_output: decoder output [2P, D].
-            weight: of the output layer [V, D].
-            bias: of the output layer [V], or None.
-            targets: of the P tokens.
-            shares: what counts of each pass.
-            wants_gradient: whether to compute the gradients.
-
-        Returns:
-            The loss, and the negative log-likelihood of each pass [2].
-        """
-        labels, masses, token_weights = targets
-        device, tokens = decoder_output.device.type, len(labels)
-        inputs, matrix, offset = in_autocast_dtype(decoder_output, weight, bias)
-        # A slice holds two passes, and some eight tables [R, V] of float32 at a time.
-        rows = max(1, SLICE_ELEMENTS[device] // (4 * len(weight)))
-        sums = torch.zeros(2, 2, dtype=torch.float64, device=decoder_output.device)
-        gradients = Gradients.zeros(inputs, weight, bias) if wants_gradient else None
-        room = inputs.new_empty(min(rows, tokens), len(weight))
-        with torch.autocast(device, enabled=False):
-            for first in range(0, tokens, rows):
-                gold = labels[first : first + rows, None]
-                factors = (
-                    None if token_weights is None else token_weights[first : first + rows, None]
-                )
-                parts = [slice(start, start + len(gold)) for start in (first, tokens + first)]
-                log_p = [
-                    F.linear(inputs[part], matrix, offset).log_softmax(-1, dtype=torch.float32)
-                    for part in parts
-                ]
-                # Both passes of a slice side by side: each divergence needs both predictions.
-                p = [table.exp() for table in log_p]
-                for one, other in ((0, 1), (1, 0)):
-                    pair = (log_p[one], log_p[other], p[one], p[other])
-                    *costs, d_logits = _agreement(*pair, gold, masses, shares[one], shares[other])
-                    if factors is not None:
-                        costs[0] *= factors
-                        d_logits *= factors
-                    sums[one] += torch.stack([cost.sum(dtype=torch.float64) for cost in costs])
-                    if gradients is not None:
-                        gradients.add(parts[one], d_logits, inputs, matrix, room[: len(gold)])
-        if gradients is not None:
-            gradients.save(ctx, decoder_output, weight)
-        loss, nll = sums[:, 0].sum().float(), sums[:, 1].float()
-        ctx.mark_non_differentiable(nll)
-        return loss, nll
-
-    @staticmethod
-    def backward(ctx: Any, d_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the kept gradients times the gradient of the loss."""
-        return *Gradients.backward(ctx, d_loss), None, None, None
-
-
-def _agreement(
-    log_p: Tensor,
-    log_q: Tensor,
-    p: Tensor,
-    q: Tensor,
-    gold: Tensor,
-    masses: Masses,
-    p_shares: Shares,
-    q_shares: Shares,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the loss of a slice of one pass, p, beside another, q, and its gradient.
+    The cost of a pass is a * CE(q, p1) + b * KL(p1 || p2), with its predictions p1, the other
+    pass's predictions p2, and the target distribution q.
 
     Args:
-        log_p: logarithms of this pass's predictions [R, V] float32.
-        log_q: those of the other pass [R, V].
-        p: the predictions themselves [R, V].
-        q: and the other pass's [R, V].
-        gold: labels [R, 1].
-        masses: of the target distribution.
-        p_shares: what counts of this pass.
-        q_shares: what counts of the other pass.
-
-    Returns:
-        The loss [R, 1]; the negative log-likelihood [R, 1]; and the gradient [R, V] of this loss
-        and of the other pass's divergence with respect to this pass's logits.
+        logits: of two passes, each [R, V].
+        tokens: the slice.
+        target: the distribution that the model should predict.
+        cross_entropies: the factor a of each pass.
+        divergences: the factor b of each pass.
     """
+    gold = tokens.labels[:, None]
+    log_p = [table.log_softmax(-1, dtype=torch.float32) for table in logits]
+    p = [table.exp() for table in log_p]
+    costs, likelihoods, gradients = [], [], []
+    for one, two in ((0, 1), (1, 0)):
+        nll = -log_p[one].gather(1, gold)
+        cross_entropy = (target.label - target.other) * nll
+        cross_entropy -= target.other * log_p[one].sum(1, keepdim=True)
+        cross_entropy -= (target.pad - target.other) * log_p[one][:, PAD, None]
+        ratio = log_p[one] - log_p[two]
+        divergence = (p[one] * ratio).sum(1, keepdim=True)
+        a, b, other_b = cross_entropies[one], divergences[one], divergences[two]
+        cost = a * cross_entropy + b * divergence
+        # The gradient of both passes' costs with respect to this pass's logits, in place: tables
+        # [R, V] are what fills the memory.
+        d_logits = ratio.mul_(b)
+        d_logits += a + other_b - b * divergence
+        d_logits *= p[one]
+        d_logits -= other_b * p[two]
+        d_logits -= a * target.other
+        d_logits[:, PAD] -= a * (target.pad - target.other)
+        label = torch.full_like(nll, -a * (target.label - target.other))
+        d_logits.scatter_add_(1, gold, label)
+        if tokens.weights is not None:
+            cost *= tokens.weights[:, None]
+            d_logits *= tokens.weights[:, None]
+        costs.append(cost)
+        likelihoods.append(nll[:, 0])
+        gradients.append(d_logits)
+    return torch.stack(costs), torch.stack(likelihoods), gradients
+
+
+def distillation(
+    logits: list[Tensor],
+    tokens: Slice,
+    target: TargetDistribution,
+    teacher_weight: float,
+    teachers: Sequence[Layer],
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Return cost, likelihoods and gradient of word-level distillation: a :data:`Cost`.
+
+    The cost is the cross-entropy of the target distribution plus w times the teachers' mean
+    prediction t, minus the part w * H(t) that has no gradient, so that KL(t || p) remains.
+
+    Args:
+        logits: of one pass, [R, V].
+        tokens: the slice.
+        target: of the labels, with a sum of 1 - w.
+        teacher_weight: w.
+        teachers: output layer of each teacher.
+    """
+    gold = tokens.labels[:, None]
+    q = _mean_prediction(teachers, tokens.part)
+    logs = q.clamp_min(MIN_PROBABILITY).log_()
+    q *= teacher_weight
+    entropy = -logs.mul_(q).sum(1, keepdim=True)
+    q += target.other
+    q[:, PAD] += target.pad - target.other
+    q.scatter_add_(1, gold, torch.full_like(gold, target.label - target.other, dtype=q.dtype))
+    log_p = logits[0].log_softmax(-1, dtype=torch.float32)
+    cost = -(q * log_p).sum(1, keepdim=True) - entropy
     nll = -log_p.gather(1, gold)
-    cross_entropy = (masses.label - masses.other) * nll
-    cross_entropy -= masses.other * log_p.sum(1, keepdim=True)
-    cross_entropy -= (masses.pad - masses.other) * log_p[:, PAD, None]
-    ratio = log_p - log_q
-    divergence = (p * ratio).sum(1, keepdim=True)
-    loss = p_shares.cross_entropy * cross_entropy + p_shares.divergence * divergence
-    # In place from here on: tables [R, V] are what fills the memory.
-    d_logits = ratio.mul_(p_shares.divergence)
-    d_logits += p_shares.cross_entropy + q_shares.divergence - p_shares.divergence * divergence
-    d_logits *= p
-    d_logits -= q_shares.divergence * q
-    d_logits -= p_shares.cross_entropy * masses.other
-    d_logits[:, PAD] -= p_shares.cross_entropy * (masses.pad - masses.other)
-    label = torch.full_like(nll, -p_shares.cross_entropy * (masses.label - masses.other))
-    return loss, nll, d_logits.scatter_add_(1, gold, label)
+    d_logits = log_p.exp_().sub_(q)
+    if tokens.weights is not None:
+        cost *= tokens.weights[:, None]
+        d_logits *= tokens.weights[:, None]
+    return cost, nll.T, [d_logits]
 
 
-MIN_PROBABILITY = torch.finfo(torch.float32).tiny
-"""Least probability whose logarithm is taken; 0 adds nothing to an entropy."""
-
-
-class Teaching(NamedTuple):
-    """A teacher's predictions, as its decoder output and its output layer."""
-
-    decoder_output: Tensor  # [P, D'], of the teacher's own width
-    weight: Tensor  # [V, D']
-    bias: Tensor | None  # [V]
-
-
-class SlicedDistillation(torch.autograd.Function):
-    """Cross-entropy with a mixture of labels and teachers' predictions, a slice at a time.
-
-    The logits of a slice are computed once, those of the teachers beside those of the student.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        decoder_output: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Targets,
-        teacher_weight: float,
-        teachings: Sequence[Teaching],
-        wants_gradient: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """Return the loss and the negative log-likelihood, and keep the loss's gradients.
-
-        Args:
-            ctx: autograd's context.
-            decoder_output: decoder output [P, D].
-            weight: of the output layer [V, D].
-            bias: of the output layer [V], or None.
-            targets: of the P tokens, with masses whose sum is 1 - `teacher_weight`.
-            teacher_weight: share of the teachers in the target distribution; of their
-                cross-entropy, the part that is their own entropy is subtracted.
-            teachings: at least one.
-            wants_gradient: whether to compute the gradients.
-        """
-        labels, masses, token_weights = targets
-        device = decoder_output.device.type
-        inputs, matrix, offset = in_autocast_dtype(decoder_output, weight, bias)
-        teachers = [in_autocast_dtype(*teaching) for teaching in teachings]
-        # A slice holds some four tables [R, V] of float32 at a time.
-        rows = max(1, SLICE_ELEMENTS[device] // (4 * len(weight)))
-        sums = torch.zeros(2, dtype=torch.float64, device=decoder_output.device)
-        gradients = Gradients.zeros(inputs, weight, bias) if wants_gradient else None
-        room = inputs.new_empty(min(rows, len(inputs)), len(weight))
-        with torch.autocast(device, enabled=False):
-            for first in range(0, len(labels), rows):
-                part = slice(first, first + rows)
-                gold = labels[part, None]
-                target = _mean_prediction(teachers, part)
-                logs = target.clamp_min(MIN_PROBABILITY).log_()
-                target *= teacher_weight
-                # KL is cross-entropy minus entropy; the entropy has no gradient but makes the loss
-                # readable.
-                entropy = -logs.mul_(target).sum(1, keepdim=True)
-                _add_label_(target, gold, masses)
-                log_p = F.linear(inputs[part], matrix, offset).log_softmax(-1, dtype=torch.float32)
-                cost = -(target * log_p).sum(1, keepdim=True) - entropy
-                nll = -log_p.gather(1, gold)
-                d_logits = log_p.exp_().sub_(target)
-                if token_weights is not None:
-                    cost *= token_weights[part, None]
-                    d_logits *= token_weights[part, None]
-                sums += torch.stack((cost, nll)).sum((1, 2), dtype=torch.float64)
-                if gradients is not None:
-                    gradients.add(part, d_logits, inputs, matrix, room[: len(gold)])
-        if gradients is not None:
-            gradients.save(ctx, decoder_output, weight)
-        loss, nll = sums.float()
-        ctx.mark_non_differentiable(nll)
-        return loss, nll
-
-    @staticmethod
-    def backward(ctx: Any, d_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the kept gradients times the gradient of the loss."""
-        return *Gradients.backward(ctx, d_loss), None, None, None, None
-
-
-def _mean_prediction(
-    teachers: Sequence[tuple[Tensor, Tensor, Tensor | None]], part: slice
-) -> Tensor:
+def _mean_prediction(teachers: Sequence[Layer], part: slice) -> Tensor:
     """Return the mean of the teachers' probabilities of a slice of tokens: [R, V] float32."""
     predictions = (
-        F.linear(outputs[part], matrix, offset).softmax(-1, dtype=torch.float32)
-        for outputs, matrix, offset in teachers
+        F.linear(inputs[part], matrix, offset).softmax(-1, dtype=torch.float32)
+        for inputs, matrix, offset in teachers
     )
     mean = next(predictions)
     for prediction in predictions:
         mean += prediction
     return mean.div_(len(teachers))
-
-
-def _add_label_(target: Tensor, gold: Tensor, masses: Masses) -> None:
-    """Add the masses of labels [R, 1], of other tokens and of padding to a table [R, V]."""
-    target += masses.other
-    target[:, PAD] += masses.pad - masses.other
-    label = torch.full_like(gold, masses.label - masses.other, dtype=target.dtype)
-    target.scatter_add_(1, gold, label)
 
 
 def log_probabilities(decoder_output: Tensor, output: nn.Linear, labels: Tensor) -> Tensor:
@@ -446,9 +420,7 @@ def log_probabilities(decoder_output: Tensor, output: nn.Linear, labels: Tensor)
     parts = [
         checkpoint(
             _log_probabilities,
-            decoder_output[first : first + rows],
-            output.weight,
-            output.bias,
+            *(decoder_output[first : first + rows], output.weight, output.bias),
             labels[first : first + rows],
             use_reentrant=False,
             preserve_rng_state=False,
@@ -461,7 +433,14 @@ def log_probabilities(decoder_output: Tensor, output: nn.Linear, labels: Tensor)
 def _log_probabilities(
     decoder_output: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor
 ) -> Tensor:
-    inputs, matrix, offset = in_autocast_dtype(decoder_output, weight, bias)
+    layer = in_autocast_dtype(decoder_output, weight, bias)
     with torch.autocast(decoder_output.device.type, enabled=False):
-        logits = F.linear(inputs, matrix, offset).float()
-        return -F.cross_entropy(logits, labels, reduction="none")
+        return -F.cross_entropy(F.linear(*layer).float(), labels, reduction="none")
+
+
+def in_autocast_dtype(decoder_output: Tensor, weight: Tensor, bias: Tensor | None) -> Layer:
+    """Return decoder output, weight and bias in the dtype that autocast would use."""
+    device = decoder_output.device.type
+    low = torch.is_autocast_enabled(device)
+    dtype = torch.get_autocast_dtype(device) if low else weight.dtype
+    return decoder_output.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)

@@ -1,9 +1,19 @@
-"""Token-level losses, summed over a batch; sequence-level losses are in ``sequence.py``.
+"""Losses: a recipe's :class:`Loss` makes the :class:`Criterion` that maps a batch to its loss.
 
-The trainer divides the sum once, by all target tokens of an update.
+This file holds losses of single tokens; losses of whole translations are in ``sequence.py``. Losses
+are sums over a batch; the trainer divides them once, by all target tokens of an update.
 
-Label smoothing has several definitions (see :class:`LabelSmoothedCrossEntropy`). They spread the
-smoothing mass differently, and their values differ by a constant or slightly more.
+Label smoothing is section 5.4 of *Attention Is All You Need*. The loss of a target token y is the
+cross-entropy between a smoothed label q and the model's prediction p, over a vocabulary of V:
+
+    loss = -sum_v q(v) log p(v),    q(y) = 1 - epsilon,    q(v) = epsilon / (V - 1) for v != y
+
+- epsilon: the paper's epsilon_ls = 0.1, here `smoothing`.
+- p: the softmax of the output layer, p(v) = exp(z_v) / sum_u exp(z_u) with its logits z.
+- The gradient with respect to z_v is p(v) - q(v).
+
+The paper does not say how epsilon is spread; :class:`LabelSmoothedCrossEntropy` has the four
+definitions of q in use. Their losses differ by a constant or slightly more.
 """
 
 from __future__ import annotations
@@ -11,17 +21,25 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from nmt.data.batches import Batch
 from nmt.models import Model
+from nmt.models.layers.basic import cutoff_of
 from nmt.recipe.registry import Registry
 from nmt.runs import Run
-from nmt.training.losses.criterion import Criterion, CutoffCriterion, TokenCriterion
-from nmt.training.losses.output_layer import Shares, SlicedAgreement, SlicedLoss
-from nmt.training.losses.slices import Masses, Targets
+from nmt.training.losses.criterion import Criterion
+from nmt.training.losses.output_layer import (
+    Cost,
+    TargetDistribution,
+    agreement,
+    cross_entropy,
+    sliced_loss,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +103,10 @@ class TokenLoss(Loss):
 
     def criterion(self, model: Model, run: Run, compile: bool = False) -> Criterion:
         """Return a criterion with teacher forcing: the loss of each reference token."""
-        return TokenCriterion(model, self, self.passes, compile)
+        return TokenCriterion(model, self, compile)
 
     @abstractmethod
-    def masses(self, vocabulary: int) -> Masses:
+    def target_distribution(self, vocabulary: int) -> TargetDistribution:
         """Return the target distribution of a token, for a vocabulary of this size."""
 
     def constant(self, vocabulary: int) -> float:
@@ -113,15 +131,41 @@ class TokenLoss(Loss):
         Returns:
             Two float32 scalars; only the first has a gradient and weights.
         """
-        vocabulary = output.weight.shape[0]
-        targets = Targets(labels, self.masses(vocabulary), weights)
-        loss, nll = SlicedLoss.apply(  # type: ignore[no-untyped-call]
-            decoder_output, output.weight, output.bias, targets, torch.is_grad_enabled()
-        )
+        target = self.target_distribution(output.out_features)
+        cost = partial(cross_entropy, target=target)
+        layer = decoder_output, output, labels, weights
+        loss, nll = self._sums(*layer, cost, in_place=True, uniform=target.other)
+        return loss, nll[0]
+
+    def _sums(
+        self,
+        decoder_output: Tensor,
+        output: nn.Linear,
+        labels: Tensor,
+        weights: Tensor | None,
+        cost: Cost,
+        share: float = 1.0,
+        in_place: bool = False,
+        uniform: float = 0.0,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss, and the negative log-likelihood of each pass.
+
+        Args:
+            decoder_output: as in a call, like `output`, `labels` and `weights`.
+            output: the output layer.
+            labels: the labels.
+            weights: factors of the tokens' losses.
+            cost: as in :func:`sliced_loss`, like `in_place` and `uniform`.
+            share: factor of the smoothed cross-entropy in the cost.
+            in_place: whether the cost overwrites logits.
+            uniform: nats to subtract for each logit.
+        """
+        passes = decoder_output.view(self.passes, len(labels), output.in_features)
+        loss, nll = sliced_loss(passes, output, labels, weights, cost, in_place, uniform)
         total = len(labels) if weights is None else weights.sum()
         # tensor2tensor subtracts the label's entropy, so that a perfect model has loss 0; the
         # gradient is the same.
-        return loss - self.constant(vocabulary) * total, nll
+        return loss - share * self.constant(output.out_features) * total, nll
 
 
 @losses.register("cross_entropy")
@@ -129,9 +173,9 @@ class TokenLoss(Loss):
 class CrossEntropy(TokenLoss):
     """Cross-entropy: -log p(label)."""
 
-    def masses(self, vocabulary: int) -> Masses:
-        """Return masses with all probability on the label."""
-        return Masses(label=1.0, other=0.0, pad=0.0)
+    def target_distribution(self, vocabulary: int) -> TargetDistribution:
+        """Return a distribution with all probability on the label."""
+        return TargetDistribution(label=1.0, other=0.0, pad=0.0)
 
 
 @losses.register("label_smoothed_cross_entropy")
@@ -151,21 +195,23 @@ class LabelSmoothedCrossEntropy(TokenLoss):
         if not 0.0 <= self.smoothing < 1.0:
             raise ValueError(f"smoothing lies in [0, 1), not {self.smoothing}")
 
-    def masses(self, vocabulary: int) -> Masses:
-        """Return the masses of `definition`."""
+    def target_distribution(self, vocabulary: int) -> TargetDistribution:
+        """Return the smoothed label of `definition`."""
         eps = self.smoothing
         # Section 5.4 says only epsilon = 0.1; implementations spread it in four ways.
         if self.definition == "uniform":
-            return Masses(1 - eps + eps / vocabulary, eps / vocabulary, eps / vocabulary)
+            return TargetDistribution(
+                1 - eps + eps / vocabulary, eps / vocabulary, eps / vocabulary
+            )
         if self.definition == "annotated":
-            return Masses(1 - eps, eps / (vocabulary - 2), 0.0)
-        return Masses(1 - eps, eps / (vocabulary - 1), eps / (vocabulary - 1))
+            return TargetDistribution(1 - eps, eps / (vocabulary - 2), 0.0)
+        return TargetDistribution(1 - eps, eps / (vocabulary - 1), eps / (vocabulary - 1))
 
     def constant(self, vocabulary: int) -> float:
         """Return the smoothed label's entropy for tensor2tensor's definition, else 0."""
         if self.definition != "tensor2tensor" or self.smoothing == 0.0:
             return 0.0
-        label, other = self.masses(vocabulary)[:2]
+        label, other = self.target_distribution(vocabulary)[:2]
         return -(label * math.log(label) + (vocabulary - 1) * other * math.log(other))
 
 
@@ -177,8 +223,10 @@ class AgreementLoss(LabelSmoothedCrossEntropy):
     """Weight of the divergence."""
 
     passes: ClassVar[int] = 2
-    shares: ClassVar[tuple[Shares, Shares]]
-    """What counts of each pass; its divergence is multiplied by `alpha`."""
+    cross_entropies: ClassVar[tuple[float, float]]
+    """Factor of each pass's cross-entropy."""
+    divergences: ClassVar[tuple[float, float]]
+    """Factor of each pass's divergence from the other one, which is also multiplied by `alpha`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -196,17 +244,15 @@ class AgreementLoss(LabelSmoothedCrossEntropy):
 
         A pass whose cross-entropy does not count adds no likelihood.
         """
-        vocabulary = output.weight.shape[0]
-        one, two = (Shares(ce, self.alpha * kl) for ce, kl in self.shares)
-        targets = Targets(labels, self.masses(vocabulary), weights)
-        layer = output.weight, output.bias
-        loss, nll = SlicedAgreement.apply(  # type: ignore[no-untyped-call]
-            decoder_output, *layer, targets, (one, two), torch.is_grad_enabled()
+        cost = partial(
+            agreement,
+            target=self.target_distribution(output.out_features),
+            cross_entropies=self.cross_entropies,
+            divergences=[self.alpha * factor for factor in self.divergences],
         )
-        total = len(labels) if weights is None else weights.sum()
-        counted = one.cross_entropy + two.cross_entropy
-        mean = (one.cross_entropy * nll[0] + two.cross_entropy * nll[1]) / counted
-        return loss - counted * self.constant(vocabulary) * total, mean
+        one, two = self.cross_entropies
+        loss, nll = self._sums(decoder_output, output, labels, weights, cost, share=one + two)
+        return loss, (one * nll[0] + two * nll[1]) / (one + two)
 
 
 @losses.register("r_drop")
@@ -223,7 +269,8 @@ class RDrop(AgreementLoss):
     alpha: float = 5.0
     """Weight of the divergence; the authors' for translation."""
 
-    shares: ClassVar[tuple[Shares, Shares]] = (Shares(1.0, 0.5), Shares(1.0, 0.5))
+    cross_entropies: ClassVar[tuple[float, float]] = (1.0, 1.0)
+    divergences: ClassVar[tuple[float, float]] = (0.5, 0.5)
 
 
 @losses.register("simcut")
@@ -241,7 +288,8 @@ class SimCut(AgreementLoss):
     cutoff: float = 0.05
     """Probability with which a token's embedding is zero in the second pass; the authors'."""
 
-    shares: ClassVar[tuple[Shares, Shares]] = (Shares(1.0, 1.0), Shares(0.0, 0.0))
+    cross_entropies: ClassVar[tuple[float, float]] = (1.0, 0.0)
+    divergences: ClassVar[tuple[float, float]] = (1.0, 0.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -250,4 +298,57 @@ class SimCut(AgreementLoss):
 
     def criterion(self, model: Model, run: Run, compile: bool = False) -> Criterion:
         """Return a criterion with a pass without, and one with the cutoff."""
-        return CutoffCriterion(model, self, self.cutoff, compile)
+        return CutoffCriterion(model, self, compile)
+
+
+class TokenCriterion(Criterion):
+    """Teacher forcing: the cost of each target token, given the reference tokens before it."""
+
+    loss: TokenLoss
+
+    def __init__(self, model: Model, loss: TokenLoss, compile: bool = False) -> None:
+        """Combine a model and a token-level loss.
+
+        Args:
+            model: the model to train.
+            loss: is called with the decoder output of all passes.
+            compile: whether the model is compiled with ``torch.compile``, layer by layer.
+        """
+        super().__init__(model, compile)
+        self.loss = loss
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return "loss" and "nll", summed over the batch's target tokens."""
+        # Labels of one pass; the loss of several passes compares them itself.
+        labels = batch.target_output, batch.weights
+        loss, nll = self.loss(self.passes(batch), self.model.output, *labels)
+        return {"loss": loss, "nll": nll}
+
+    def passes(self, batch: Batch) -> Tensor:
+        """Return the decoder output of all passes: [passes x P, D]."""
+        batch = batch.repeated(self.loss.passes)
+        return self.decoder_output(batch.source, batch.target_input, batch.packing)
+
+
+class CutoffCriterion(TokenCriterion):
+    """Teacher forcing with two passes, of which the second cuts off the embeddings of tokens."""
+
+    loss: SimCut
+
+    def __init__(self, model: Model, loss: SimCut, compile: bool = False) -> None:
+        """Combine a model and its loss.
+
+        Raises:
+            NmtError: the embeddings of the model cannot be cut off.
+        """
+        super().__init__(model, loss, compile)
+        # Tried now, so that a model without token embeddings is refused before training begins.
+        with cutoff_of(model, loss.cutoff):
+            pass
+
+    def passes(self, batch: Batch) -> Tensor:
+        """Return the decoder output of both passes: [2P, D]."""
+        sentences = batch.source, batch.target_input, batch.packing
+        whole = self.decoder_output(*sentences)
+        with cutoff_of(self.model, self.loss.cutoff):
+            return torch.cat((whole, self.decoder_output(*sentences)))

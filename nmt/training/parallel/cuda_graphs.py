@@ -28,7 +28,7 @@ from nmt.models.transformer.model import Transformer
 from nmt.models.transformer.multi_head import SelfAttention
 from nmt.runtime.distributed import World
 from nmt.runtime.own_kernels import has_own_kernels
-from nmt.training.losses.criterion import TokenCriterion
+from nmt.training.losses.token import TokenCriterion
 from nmt.training.parallel.processes import SingleProcess
 
 TOKENS = 8 * GRAIN
@@ -200,7 +200,7 @@ def check_recordable(criterion: nn.Module, model: Model, world: World) -> None:
     remedy = "set train.cuda_graphs to false"
     if world.device.type != "cuda" or world.size > 1:
         raise NmtError(f"train.cuda_graphs is for one process with a GPU; {remedy}")
-    if not isinstance(criterion, TokenCriterion) or criterion.passes > 1:
+    if type(criterion) is not TokenCriterion or criterion.loss.passes > 1:
         raise NmtError(f"train.cuda_graphs is for losses of one pass over the reference; {remedy}")
     is_plain = isinstance(model, Transformer) and all(
         isinstance(layer.attention, SelfAttention) for layer in (*model.encoder, *model.decoder)
