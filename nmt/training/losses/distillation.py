@@ -1,8 +1,7 @@
 """Word-level knowledge distillation: a student learns what its teachers predict at every token.
 
 Kim and Rush 2016 (*Sequence-Level Knowledge Distillation*) mix these predictions with the label.
-Translations by the teachers in the place of references, their other kind of distillation, need no
-loss of their own.
+Their other kind of distillation, training on the teachers' translations, needs no loss of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +24,13 @@ from nmt.runs import Checkpoint, Run, find_checkpoint
 from nmt.runs.checkpoint import WEIGHTS
 from nmt.runs.recipe import import_plugins_of_run
 from nmt.training.losses.criterion import Criterion
-from nmt.training.losses.output_layer import TargetDistribution, distillation, in_autocast_dtype
+from nmt.training.losses.output_layer import (
+    Cost,
+    TargetDistribution,
+    distillation,
+    in_autocast_dtype,
+    sliced_loss,
+)
 from nmt.training.losses.token import LabelSmoothedCrossEntropy, TokenCriterion, losses
 
 
@@ -106,16 +111,14 @@ class WordDistillation(LabelSmoothedCrossEntropy):
         """
         if not teachers:
             return super().__call__(decoder_output, output, labels, weights)
-        share = 1 - self.teacher_weight
-        of_labels = self.target_distribution(output.out_features)
-        cost = partial(
-            distillation,
-            target=TargetDistribution(*(share * probability for probability in of_labels)),
-            teacher_weight=self.teacher_weight,
-            teachers=[in_autocast_dtype(rows, top.weight, top.bias) for rows, top in teachers],
-        )
-        loss, nll = self._sums(decoder_output, output, labels, weights, cost, share)
-        return loss, nll[0]
+        share, vocabulary = 1 - self.teacher_weight, output.out_features
+        of_labels = self.target_distribution(vocabulary)
+        target = TargetDistribution(*(share * probability for probability in of_labels))
+        tops = [in_autocast_dtype(rows, layer.weight, layer.bias) for rows, layer in teachers]
+        cost = Cost(partial(distillation, target, self.teacher_weight, tops))
+        loss, nll = sliced_loss(decoder_output[None], output, labels, weights, cost)
+        total = len(labels) if weights is None else weights.sum()
+        return loss - share * self.constant(vocabulary) * total, nll[0]
 
 
 class DistillationCriterion(TokenCriterion):

@@ -61,13 +61,22 @@ class Slice(NamedTuple):
     wants_gradient: bool
 
 
-Cost = Callable[[list[Tensor], Slice], tuple[Tensor, Tensor, list[Tensor]]]
-"""Maps the logits of a slice of tokens, [R, V] of each of N passes, to
+class Cost(NamedTuple):
+    """What tokens cost, given their logits."""
 
-- costs, times the tokens' weights, in any shape: their sum is minimised;
-- the negative log-likelihood of each label, without weights: [N, R];
-- the gradient of the summed costs with respect to the logits: [R, V] of each pass.
-"""
+    differentiate: Callable[[Slice, list[Tensor]], tuple[Tensor, Tensor, list[Tensor]]]
+    """Maps a slice and its logits, [R, V] of each of N passes, to
+
+    - costs, times the tokens' weights, in any shape: their sum is minimised;
+    - the negative log-likelihood of each label, without weights: [N, R];
+    - the gradient of the summed costs with respect to the logits: [R, V] of each pass.
+    """
+    in_place: bool = False
+    """Whether logits of the only pass are overwritten; if not, a slice takes some four float32
+    tables [R, V] of each pass."""
+    uniform: float = 0.0
+    """Nats to subtract for each logit, which `differentiate` leaves out."""
+
 
 Layer = tuple[Tensor, Tensor, Tensor | None]
 """Inputs of an output layer [..., D], its weight [V, D], and its bias [V] or None."""
@@ -79,8 +88,6 @@ def sliced_loss(
     labels: Tensor,
     weights: Tensor | None,
     cost: Cost,
-    in_place: bool = False,
-    uniform: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Return the summed cost, with a gradient, and the negative log-likelihood of each pass [N].
 
@@ -89,13 +96,11 @@ def sliced_loss(
         output: the model's output layer [V, D].
         labels: [P] int64.
         weights: [P] float32, factors of the tokens' costs; None if all are 1.
-        cost: the cost of a slice of tokens.
-        in_place: whether `cost` overwrites the logits; if not, it takes about four float32 tables.
-        uniform: nats to subtract for each logit, which `cost` leaves out.
+        cost: what the tokens cost.
     """
     loss, nll = SlicedLoss.apply(  # type: ignore[no-untyped-call]
         *(decoder_output, output.weight, output.bias, labels, weights),
-        *(cost, in_place, uniform, torch.is_grad_enabled()),
+        *(cost, torch.is_grad_enabled()),
     )
     return loss, nll
 
@@ -115,14 +120,12 @@ class SlicedLoss(torch.autograd.Function):
         labels: Tensor,
         weights: Tensor | None,
         cost: Cost,
-        in_place: bool,
-        uniform: float,
         wants_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
         """Return the loss and the negative log-likelihoods, and keep the loss's gradients."""
         (passes, tokens, _), device = decoder_output.shape, decoder_output.device.type
         layer = inputs, matrix, offset = in_autocast_dtype(decoder_output, weight, bias)
-        rows = max(1, SLICE_ELEMENTS[device] // ((1 if in_place else 4) * len(weight)))
+        rows = max(1, SLICE_ELEMENTS[device] // ((1 if cost.in_place else 4) * len(weight)))
         gradients = Gradients(layer, weight, bias) if wants_gradient else None
         loss, nll = (inputs.new_zeros(size, dtype=torch.float64) for size in ((), passes))
         room = inputs.new_empty(min(rows, tokens), len(weight))
@@ -130,18 +133,15 @@ class SlicedLoss(torch.autograd.Function):
             for first in range(0, tokens, rows):
                 part = slice(first, min(first + rows, tokens))
                 table, gold = room[: part.stop - first], labels[part]  # [R, V], [R]
-                if in_place:
+                if cost.in_place:
                     logits = [torch.mm(inputs[0, part], matrix.t(), out=table)]
                     if offset is not None:
                         table += offset
                 else:
-                    logits = [
-                        F.linear(rows_of_pass[part], matrix, offset) for rows_of_pass in inputs
-                    ]
+                    logits = [F.linear(each[part], matrix, offset) for each in inputs]
                 share = None if weights is None else weights[part]
-                costs, likelihoods, d_logits = cost(
-                    logits, Slice(part, gold, share, wants_gradient)
-                )
+                chosen = Slice(part, gold, share, wants_gradient)
+                costs, likelihoods, d_logits = cost.differentiate(chosen, logits)
                 if weights is not None:  # labels that fill up a batch are PAD
                     likelihoods = likelihoods * (gold != PAD)
                 loss += costs.sum(dtype=torch.float64)
@@ -149,8 +149,8 @@ class SlicedLoss(torch.autograd.Function):
                 if gradients is not None:
                     for number, d_table in enumerate(d_logits):
                         gradients.add((number, part), d_table, table)
-        if uniform:
-            loss -= _sum_of_logits(layer, weight, weights, uniform, gradients)
+        if cost.uniform:
+            loss -= _sum_of_logits(layer, weight, weights, cost.uniform, gradients)
         if gradients is not None:
             ctx.save_for_backward(gradients.inputs, gradients.weight, gradients.bias)
             ctx.dtypes = decoder_output.dtype, weight.dtype
@@ -167,7 +167,7 @@ class SlicedLoss(torch.autograd.Function):
             (d_inputs * d_loss).to(inputs_dtype),
             (d_weight * d_loss).to(weight_dtype),
             None if d_bias is None else d_bias * d_loss,
-            *(None,) * 6,
+            *(None,) * 4,
         )
 
 
@@ -241,9 +241,9 @@ def _sum_of_logits(
 
 
 def cross_entropy(
-    logits: list[Tensor], tokens: Slice, target: TargetDistribution
+    target: TargetDistribution, tokens: Slice, logits: list[Tensor]
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Return cost, likelihoods and gradient of a cross-entropy: a :data:`Cost`, in place.
+    """Return cost, likelihoods and gradient of a cross-entropy: a :class:`Cost`, in place.
 
     The gradient of -sum_v q(v) log p(v) with respect to the logits is p - q, with the predictions p
     and the target distribution q. `target.other` times the sum of all logits is left out.
@@ -307,23 +307,23 @@ def differentiate_(
 
 
 def agreement(
-    logits: list[Tensor],
-    tokens: Slice,
     target: TargetDistribution,
     cross_entropies: Sequence[float],
     divergences: Sequence[float],
+    tokens: Slice,
+    logits: list[Tensor],
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Return cost, likelihoods and gradients of two passes that should agree: a :data:`Cost`.
+    """Return cost, likelihoods and gradients of two passes that should agree: a :class:`Cost`.
 
     The cost of a pass is a * CE(q, p1) + b * KL(p1 || p2), with its predictions p1, the other
     pass's predictions p2, and the target distribution q.
 
     Args:
-        logits: of two passes, each [R, V].
-        tokens: the slice.
-        target: the distribution that the model should predict.
+        target: q.
         cross_entropies: the factor a of each pass.
         divergences: the factor b of each pass.
+        tokens: the slice.
+        logits: of two passes, each [R, V].
     """
     gold = tokens.labels[:, None]
     log_p = [table.log_softmax(-1, dtype=torch.float32) for table in logits]
@@ -358,23 +358,23 @@ def agreement(
 
 
 def distillation(
-    logits: list[Tensor],
-    tokens: Slice,
     target: TargetDistribution,
     teacher_weight: float,
     teachers: Sequence[Layer],
+    tokens: Slice,
+    logits: list[Tensor],
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Return cost, likelihoods and gradient of word-level distillation: a :data:`Cost`.
+    """Return cost, likelihoods and gradient of word-level distillation: a :class:`Cost`.
 
     The cost is the cross-entropy of the target distribution plus w times the teachers' mean
     prediction t, minus the part w * H(t) that has no gradient, so that KL(t || p) remains.
 
     Args:
-        logits: of one pass, [R, V].
-        tokens: the slice.
         target: of the labels, with a sum of 1 - w.
         teacher_weight: w.
         teachers: output layer of each teacher.
+        tokens: the slice.
+        logits: of one pass, [R, V].
     """
     gold = tokens.labels[:, None]
     q = _mean_prediction(teachers, tokens.part)

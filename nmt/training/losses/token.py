@@ -95,6 +95,8 @@ class TokenLoss(Loss):
 
     passes: ClassVar[int] = 1
     """Forward passes per batch, each with its own dropout."""
+    counts: ClassVar[tuple[float, ...]] = (1.0,)
+    """Factor of each pass's cross-entropy in the loss."""
 
     @property
     def rows_per_sentence(self) -> int:
@@ -113,6 +115,11 @@ class TokenLoss(Loss):
         """Return the nats to subtract from the loss of each token."""
         return 0.0
 
+    def cost(self, vocabulary: int) -> Cost:
+        """Return the cost of a slice of tokens."""
+        target = self.target_distribution(vocabulary)
+        return Cost(partial(cross_entropy, target), in_place=True, uniform=target.other)
+
     def __call__(
         self,
         decoder_output: Tensor,
@@ -129,43 +136,17 @@ class TokenLoss(Loss):
             weights: [P] float32, factors of the tokens' losses; None if all are 1.
 
         Returns:
-            Two float32 scalars; only the first has a gradient and weights.
-        """
-        target = self.target_distribution(output.out_features)
-        cost = partial(cross_entropy, target=target)
-        layer = decoder_output, output, labels, weights
-        loss, nll = self._sums(*layer, cost, in_place=True, uniform=target.other)
-        return loss, nll[0]
-
-    def _sums(
-        self,
-        decoder_output: Tensor,
-        output: nn.Linear,
-        labels: Tensor,
-        weights: Tensor | None,
-        cost: Cost,
-        share: float = 1.0,
-        in_place: bool = False,
-        uniform: float = 0.0,
-    ) -> tuple[Tensor, Tensor]:
-        """Return the loss, and the negative log-likelihood of each pass.
-
-        Args:
-            decoder_output: as in a call, like `output`, `labels` and `weights`.
-            output: the output layer.
-            labels: the labels.
-            weights: factors of the tokens' losses.
-            cost: as in :func:`sliced_loss`, like `in_place` and `uniform`.
-            share: factor of the smoothed cross-entropy in the cost.
-            in_place: whether the cost overwrites logits.
-            uniform: nats to subtract for each logit.
+            Two float32 scalars; only the first has a gradient and weights. The second is a mean
+            over the passes whose cross-entropy counts.
         """
         passes = decoder_output.view(self.passes, len(labels), output.in_features)
-        loss, nll = sliced_loss(passes, output, labels, weights, cost, in_place, uniform)
+        loss, nll = sliced_loss(passes, output, labels, weights, self.cost(output.out_features))
         total = len(labels) if weights is None else weights.sum()
+        counted = sum(self.counts)
+        mean = sum(count / counted * each for count, each in zip(self.counts, nll, strict=True))
         # tensor2tensor subtracts the label's entropy, so that a perfect model has loss 0; the
         # gradient is the same.
-        return loss - share * self.constant(output.out_features) * total, nll
+        return loss - counted * self.constant(output.out_features) * total, mean
 
 
 @losses.register("cross_entropy")
@@ -223,8 +204,6 @@ class AgreementLoss(LabelSmoothedCrossEntropy):
     """Weight of the divergence."""
 
     passes: ClassVar[int] = 2
-    cross_entropies: ClassVar[tuple[float, float]]
-    """Factor of each pass's cross-entropy."""
     divergences: ClassVar[tuple[float, float]]
     """Factor of each pass's divergence from the other one, which is also multiplied by `alpha`."""
 
@@ -233,26 +212,10 @@ class AgreementLoss(LabelSmoothedCrossEntropy):
         if self.alpha < 0.0:
             raise ValueError(f"alpha must not be negative, is {self.alpha}")
 
-    def __call__(
-        self,
-        decoder_output: Tensor,
-        output: nn.Linear,
-        labels: Tensor,
-        weights: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Return the loss of both passes [2P, D], and their mean negative log-likelihood.
-
-        A pass whose cross-entropy does not count adds no likelihood.
-        """
-        cost = partial(
-            agreement,
-            target=self.target_distribution(output.out_features),
-            cross_entropies=self.cross_entropies,
-            divergences=[self.alpha * factor for factor in self.divergences],
-        )
-        one, two = self.cross_entropies
-        loss, nll = self._sums(decoder_output, output, labels, weights, cost, share=one + two)
-        return loss, (one * nll[0] + two * nll[1]) / (one + two)
+    def cost(self, vocabulary: int) -> Cost:
+        """Return the cost of both passes."""
+        factors = self.counts, [self.alpha * factor for factor in self.divergences]
+        return Cost(partial(agreement, self.target_distribution(vocabulary), *factors))
 
 
 @losses.register("r_drop")
@@ -269,7 +232,7 @@ class RDrop(AgreementLoss):
     alpha: float = 5.0
     """Weight of the divergence; the authors' for translation."""
 
-    cross_entropies: ClassVar[tuple[float, float]] = (1.0, 1.0)
+    counts: ClassVar[tuple[float, ...]] = (1.0, 1.0)
     divergences: ClassVar[tuple[float, float]] = (0.5, 0.5)
 
 
@@ -288,7 +251,7 @@ class SimCut(AgreementLoss):
     cutoff: float = 0.05
     """Probability with which a token's embedding is zero in the second pass; the authors'."""
 
-    cross_entropies: ClassVar[tuple[float, float]] = (1.0, 0.0)
+    counts: ClassVar[tuple[float, ...]] = (1.0, 0.0)
     divergences: ClassVar[tuple[float, float]] = (1.0, 0.0)
 
     def __post_init__(self) -> None:
