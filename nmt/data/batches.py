@@ -23,7 +23,7 @@ class TokenLinks(NamedTuple):
     tokens: Tensor
     """[2, n] int64, indices among the source's tokens [P'] and among the target's [P]."""
     shares: Tensor
-    """[n] float32, the share of each link in its target token; those of a token sum to 1."""
+    """[n] float32, the share of each link in its target token; the shares of a token sum to 1."""
 
 
 Link = Callable[[Indices, NDArray[np.int64], NDArray[np.int64]], TokenLinks]
@@ -43,10 +43,11 @@ class Batch:
     packing: Packing
     """Lengths of the sentences, from which padded tensors can be made."""
     links: TokenLinks | None = None
-    """Word alignments, if there are any; of a repeated batch those of the first repetition."""
+    """Word alignments, if there are any; a repeated batch keeps those links for its first copy
+    only."""
     weights: Tensor | None = None
-    """[P] float32, weight of each target token in the loss, if they differ from 1; of a repeated
-    batch those of the first repetition."""
+    """[P] float32, weight of each target token in the loss, unless all weights are 1. In a repeated
+    batch, the weights belong to the first copy."""
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on a device; the copy is asynchronous if the batch is pinned."""
@@ -115,8 +116,9 @@ def make_batch(
     """Return the batch of these sentences; without sentences, an empty batch of zero loss.
 
     A process without sentences in an update runs the empty batch, because every process must take
-    part in the collective operations. With `link` a batch of sentences has links; with the
-    `weights` of all pairs, its tokens have those of their pairs, unless these are all 1.
+    part in the collective operations. With `link`, the batch has word alignments. `weights` are the
+    weights of all pairs of the dataset: each token gets the weight of its pair, unless all pairs of
+    the batch have weight 1.
     """
     if len(indices) == 0:
         return batch_of(torch.tensor([[EOS]]), torch.tensor([[PAD]]))
@@ -124,7 +126,7 @@ def make_batch(
     batch = batch_of(torch.from_numpy(source), torch.from_numpy(target))
     if link:
         batch = replace(batch, links=link(indices, source, target))
-    # Without weights the loss takes a shorter road.
+    # Without weights the loss is cheaper to compute.
     if weights is None or (weights[indices] == 1).all():
         return batch
     of_tokens = np.repeat(weights[indices], batch.packing.target.lengths)

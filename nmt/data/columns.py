@@ -1,12 +1,7 @@
-"""The sentences of one side as arrays of token ids, in memory and in files.
+"""The sentences of one side of a split, and its word alignments, as arrays of numbers in files.
 
 The files hold raw little-endian numbers and are mapped into memory. A file may be damaged, forged
 or overwritten during reading, so every value is checked before use.
-
-Word alignments of the pairs of a split: links between words, in files.
-
-A link is a pair of numbers, of a source word and of a target word, from 0. The numbers are those of
-words and not of subwords, so they stay right however a sentence is cut.
 """
 
 from __future__ import annotations
@@ -68,7 +63,7 @@ class Column:
 
     def lengths(self) -> Lengths:
         """Return the number of tokens of every sentence, [n] int32."""
-        # Offsets are stored and not lengths, so that any sentence is found without reading others.
+        # Offsets are stored and not lengths, so that any sentence is found in one step.
         offsets = self._offsets.array()
         # Subtract as int32 (correct modulo 2^32), to avoid an array of 8 bytes per sentence.
         return np.subtract(offsets[1:], offsets[:-1], dtype=np.int32, casting="unsafe")
@@ -100,7 +95,7 @@ class Column:
 
         Raises:
             NmtError: offsets do not start at 0, fall, or do not end at the number of tokens; a
-                sentence is empty or does not end with EOS; an id is none of the vocabulary; or a
+                sentence is empty or does not end with EOS; an id is outside the vocabulary; or a
                 checksum does not match.
         """
         with self._offsets.reader() as read_offsets, self._tokens.reader() as read_ids:
@@ -240,7 +235,11 @@ MOST_WORDS = int(np.iinfo(LINK_TYPE).max) + 1
 
 
 class LinkColumn:
-    """The word alignments of a split, in one pair of files."""
+    """The word alignments of a split, in one pair of files.
+
+    A link is the number of a source word and the number of a target word, both from 0. Words and
+    not subwords are counted, so links stay valid with any segmentation.
+    """
 
     def __init__(self, directory: Path, manifest: Manifest, split: str) -> None:
         self._links, self._offsets = (

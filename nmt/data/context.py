@@ -1,8 +1,8 @@
 """The context of sentences: which sentences of a document are one source and one target.
 
-A model translates a sentence together with those before it (Tiedemann and Scherrer 2017, *Neural
-Machine Translation with Extended Context*), or whole documents and their parts (Sun et al. 2022,
-*Rethinking Document-level Neural Machine Translation*).
+A model translates a sentence together with the sentences before it (Tiedemann and Scherrer 2017,
+*Neural Machine Translation with Extended Context*), or whole documents and their parts (Sun et al.
+2022, *Rethinking Document-level Neural Machine Translation*).
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Literal
 from nmt.io.documents import DocumentFormat
 
 CONTEXT_FILE = "context.json"
-"""Name of the file in a dataset, a run and an export; one of single sentences has none."""
+"""Name of the file in a dataset, a run or an export. Directories for single sentences have no such
+file."""
 
 Span = tuple[int, int]
-"""First sentence of a document that is joined, and the one behind the last."""
+"""First sentence of a document that is joined, and the sentence after the last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,8 @@ class DocumentContext:
     """Content of ``context.json``, and the key ``preprocess.documents``."""
 
     context: int | None = None
-    """Sentences before each one that are joined to it; None for 1, and for `whole`."""
+    """Number of previous sentences that are joined to each sentence; None for 1, and with
+    `whole`."""
     sides: Literal["both", "source"] = "both"
     """Sides with the context."""
     whole: bool = False
@@ -45,7 +47,7 @@ class DocumentContext:
 
     @property
     def most_before(self) -> int:
-        """Largest number of sentences that are joined before one, without `whole`."""
+        """Largest number of previous sentences that are joined to a sentence, without `whole`."""
         return self.context or 1
 
     def examples(self, lengths: Sequence[int]) -> list[Span]:

@@ -1,13 +1,4 @@
-"""Datasets, opened for reading in constant time, independent of the number of pairs.
-
-Some pairs of a split, as a split: those of one direction of a multilingual dataset.
-
-The named corpora of a dataset: which training pairs come from which entry of the recipe.
-
-The pairs of a corpus follow each other in a dataset, so the number of pairs of each is enough.
-
-Statistics of the sentences of a dataset.
-"""
+"""Datasets, opened for reading in constant time: splits, corpora, statistics of lengths."""
 
 from __future__ import annotations
 
@@ -46,8 +37,8 @@ class Dataset:
         """Open the dataset at `path`, in one piece or in shards, in constant time and memory.
 
         Raises:
-            NmtError: there is no dataset, its format is another one, a file is missing or has
-                changed its size, or shards are missing or do not belong together.
+            NmtError: there is no dataset, its format is unknown, a file is missing or has changed
+                its size, or shards are missing or do not belong together.
         """
         parts = {part: Manifest.read(part) for part in shards_of(path) or [path]}
         for part, manifest in parts.items():
@@ -114,7 +105,7 @@ def shards_of(path: Path) -> list[Path]:
     count = int(matches[0][1])
     # Mixed sets would train on some pairs twice.
     if len({match[1] for match in matches}) > 1:
-        raise NmtError(f"{path}: shards of several sets; remove those of the older set")
+        raise NmtError(f"{path}: shards of several sets; remove the shards of the older set")
     shards = []
     for number in range(1, count + 1):  # any count is safe: a missing shard ends the loop
         shards.append(shard_directory(path, number, count))
@@ -354,7 +345,7 @@ class Subset:
 
     @classmethod
     def of_direction(cls, split: Split, number: int) -> Subset:
-        """Return the pairs of a direction, given by its number among those of the dataset."""
+        """Return the pairs of a direction, given by its number in the dataset."""
         assert split.directions is not None
         return cls(split, np.flatnonzero(split.directions == number))
 
@@ -387,12 +378,16 @@ class Subset:
 
 
 CORPORA_FILE = "train.corpora.json"
-"""Name of the file in a dataset; one whose corpora have no names has none."""
+"""Name of the file in a dataset. A dataset whose corpora have no names has no such file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Corpora:
-    """Content of ``train.corpora.json``."""
+    """Content of ``train.corpora.json``.
+
+    The pairs of a corpus follow each other in a dataset, so the number of pairs of each corpus is
+    enough.
+    """
 
     names: tuple[str | None, ...]
     """Name of each entry of `preprocess.train`, in order; None for an entry without a name."""
@@ -440,9 +435,9 @@ class LengthStatistics:
     mean: float
     median: int
     most: int
-    """At least as long as 90 % of the sentences."""
+    """90th percentile of the lengths."""
     nearly_all: int
-    """At least as long as 99 % of the sentences."""
+    """99th percentile of the lengths."""
     greatest: int
 
     def __str__(self) -> str:

@@ -15,7 +15,8 @@ from nmt.errors import NmtError
 from nmt.io.documents import DocumentFormat
 
 DIRECTIONS_FILE = "directions.json"
-"""Name of the file in a dataset, a run and an export; one with a single direction has none."""
+"""Name of the file in a dataset, a run or an export. With a single direction there is no such
+file."""
 
 MOST_NAMES = 8
 """Languages of one side that :attr:`Directions.names` lists."""
@@ -62,7 +63,7 @@ class Directions:
         return self.trained.index(direction)
 
     def union(self, trained: Iterable[Direction]) -> Directions:
-        """Return these directions and more, each once."""
+        """Return the union of these directions and `trained`, without duplicates."""
         return Directions(tags=self.tags, trained=tuple(dict.fromkeys((*self.trained, *trained))))
 
     def choose(self, target: str | None = None, source: str | None = None) -> Direction:
@@ -70,7 +71,7 @@ class Directions:
 
         Args:
             target: target language; None for the only one.
-            source: source language; None for any, which is then that of a trained direction.
+            source: source language; None for the source language of a trained direction.
 
         Raises:
             NmtError: a language is unknown on its side, or several targets are possible.

@@ -39,8 +39,8 @@ class BatchLoader:
     split: Split
     sampler: BatchSampler
     max_tokens: int
-    """Largest number of tokens of one side of a micro-batch, with padding if there is any; about
-    as many if sentences change between epochs."""
+    """Largest number of tokens of one side of a micro-batch, padding included. If sentences change
+    between epochs, the limit is approximate."""
     packs: bool = False
     """Whether the model computes on tokens alone, so that micro-batches need no padding."""
     rows_per_sentence: int = 1
@@ -99,7 +99,7 @@ def prefetch(items: Iterable[T]) -> Generator[T, None, None]:
         """Wait until the queue has room; return False if the consumer stopped first."""
         while not stopped.is_set():
             try:
-                # With a timeout, or a consumer that has stopped would never be noticed.
+                # Without a timeout, the thread would never notice a consumer that has stopped.
                 ready.put(entry, timeout=0.1)
             except queue.Full:
                 continue

@@ -204,7 +204,7 @@ class Manifest:
             if self.files[name].bytes != size:
                 raise ValueError(f"{name}: {self.files[name].bytes} bytes instead of {size}")
         if self.fingerprint != fingerprint_of(self.files):
-            raise ValueError("its fingerprint is not that of its files")
+            raise ValueError("its fingerprint does not match its files")
 
     def _array_sizes(self) -> Iterator[tuple[str, int]]:
         """Yield the file name of each array and its size in bytes."""

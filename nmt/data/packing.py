@@ -21,7 +21,8 @@ from torch.nn import functional as F
 Lengths = NDArray[np.integer]
 
 GRAIN = 64
-"""Packs of a multiple of so many tokens have few shapes; each new one costs a CPU new kernels."""
+"""Packs are padded to a multiple of this many tokens, because each new shape costs a CPU new
+kernels."""
 
 CPU = torch.device("cpu")
 
@@ -99,7 +100,8 @@ class Pack:
     def take(self, x: Tensor, pack: Pack) -> Tensor:
         """Return the vectors [P', W] of another pack [P, W] at these tokens' positions.
 
-        The packs have the same sentences. A position beyond the other one's sentence gets zeros.
+        The packs have the same sentences. A position beyond the end of the sentence in the other
+        pack gets zeros.
         """
         starts = np.cumsum(pack.lengths) - pack.lengths
         places = np.repeat(starts, self.lengths) + self._positions

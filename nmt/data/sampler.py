@@ -3,12 +3,6 @@
 The updates of an epoch are a pure function of (lengths, tokens per update, seed, epoch): an update
 holds the same sentences on any machine. Only then are the sentences of an update distributed over
 processes and cut into micro-batches that fit a device.
-
-Sampling of the directions of a multilingual dataset by a temperature.
-
-Of D_l pairs in direction l, an epoch draws in proportion to D_l^(1/T): as they are with T = 1, and
-equally many of each direction for a large T (Arivazhagan et al. 2019, *Massively Multilingual
-Neural Machine Translation in the Wild*, section 4.2).
 """
 
 from __future__ import annotations
@@ -94,8 +88,8 @@ class BatchSampler(ABC):
     def epoch(self, epoch: int) -> list[Indices]:
         """Return all sentences of an epoch (from 1) in groups, in training order."""
         if self._epoch is None or self._epoch[0] != epoch:
-            # Of seed and epoch alone: a resumed run asks for any update without replaying earlier
-            # ones.
+            # Depends on seed and epoch alone: a resumed run asks for any update without replaying
+            # earlier ones.
             random = np.random.Generator(np.random.PCG64([self.seed, epoch]))
             self._epoch = (epoch, self._divide(random, epoch))
         return self._epoch[1]
@@ -249,7 +243,7 @@ def micro_batches(
         largest = max(range(len(parts)), key=lambda i: len(parts[i]))
         whole = parts[largest]
         parts[largest : largest + 1] = [whole[: len(whole) // 2], whole[len(whole) // 2 :]]
-    # Like sizes side by side, so that processes finish together.
+    # Similar sizes next to each other, so that processes finish together.
     parts.sort(key=lambda part: -len(part) * int(lengths[part].max(initial=0)))
     return [parts[rank::processes] for rank in range(processes)]
 
@@ -283,7 +277,11 @@ def in_length_order(split: Split | Subset, max_tokens: int) -> list[Indices]:
 
 
 class DirectionSampler(RandomSampler):
-    """Updates of random sentences whose directions are sampled by a temperature.
+    """Updates of random sentences whose directions are sampled with a temperature T.
+
+    A direction with D pairs gets a share of each epoch in proportion to D^(1/T): T = 1 keeps the
+    proportions of the dataset, and a large T samples all directions equally often (Arivazhagan et
+    al. 2019, *Massively Multilingual Neural Machine Translation in the Wild*, section 4.2).
 
     An epoch draws as many pairs as the dataset has. In one epoch, the pairs of a direction are
     drawn equally often, or some of them once more; these are chosen at random.
@@ -326,7 +324,8 @@ class DirectionSampler(RandomSampler):
         """Return the sentences of an epoch in random order."""
         parts: list[Indices] = []
         for group, draws in zip(self._groups, self.draws, strict=True):
-            # Every pair as often as any other, up to one: no pair is left to chance alone.
+            # The counts of any two pairs differ by at most one, so chance alone never leaves out a
+            # pair.
             whole, rest = divmod(int(draws), len(group))
             parts += [np.repeat(group, whole), random.choice(group, rest, replace=False)]
         return random.permutation(np.concatenate(parts))

@@ -1,7 +1,7 @@
-"""Stages of training: from update to update, in which shares the named corpora are mixed.
+"""Stages of training: the shares in which the named corpora are mixed, by update.
 
-The idea and the words are those of OpusTrainer (Bogoychev et al. 2023, *OpusCleaner and
-OpusTrainer, open source toolkits for training Machine Translation and Large language models*).
+The idea and the terms come from OpusTrainer (Bogoychev et al. 2023, *OpusCleaner and OpusTrainer,
+open source toolkits for training Machine Translation and Large language models*).
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Stage:
 def check_stages(stages: Sequence[Stage], max_updates: int) -> None:
     """Raise a ValueError if the stages are not one after the other until training ends."""
     if any(stage.until is None for stage in stages[:-1]):
-        raise ValueError("stages: only the last stage may leave out until; add it to the others")
+        raise ValueError(
+            "stages: only the last stage may leave out until; add until to every other stage"
+        )
     ends = [math.inf if stage.until is None else stage.until for stage in stages]
     for before, end in zip([0, *ends], ends, strict=False):
         if end <= before:
@@ -75,9 +77,9 @@ class _Span(NamedTuple):
 
 
 class StageSampler(RandomSampler):
-    """Updates of random sentences, of which each corpus has its share in each stage.
+    """Updates of random sentences, mixed from the corpora in the shares of each stage.
 
-    A corpus is read in random order, once after the other; the next stage continues where a stage
+    A corpus is read in random order, again and again; the next stage continues where a stage
     stopped. An epoch ends when a corpus of the stage has been read once, or the stage ends. So the
     sentences of an update follow from its number, and no stage depends on what was trained.
     """
@@ -99,7 +101,7 @@ class StageSampler(RandomSampler):
             tokens_per_update: target tokens of one update, without padding, on average.
             seed: changes only the order.
             corpora: indices of the pairs of each corpus.
-            stages: at least one, one after the other; the last one goes on behind its end.
+            stages: at least one stage, in order; the last stage continues after its end.
 
         Raises:
             NmtError: a stage names an unknown corpus, or one without pairs.
@@ -110,7 +112,8 @@ class StageSampler(RandomSampler):
             if not len(corpora[name]):
                 raise NmtError(f"train.stages: the dataset has no pair of the corpus {name!r}")
         self._corpora = corpora
-        # Updates behind the last stage are not trained, but tried and read ahead.
+        # Updates after the last stage are not trained, but the preflight check and read-ahead ask
+        # for them.
         self._stages = [*stages, replace(stages[-1], until=None)]
         self._readings: dict[str, tuple[int, Indices]] = {}
         super().__init__(source_lengths, target_lengths, tokens_per_update, seed)

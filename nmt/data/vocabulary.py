@@ -30,7 +30,8 @@ class Vocabulary:
     """The pieces of a vocabulary in the order of their ids, for a segmenter with other ids."""
 
     pieces: tuple[str, ...]
-    """The special pieces, then the others. An ordinary piece may have the name of a special one."""
+    """The special pieces, then the ordinary pieces. An ordinary piece may have the name of a
+    special piece."""
 
     def __post_init__(self) -> None:
         if self.pieces[: len(SPECIAL_PIECES)] != SPECIAL_PIECES:
@@ -40,7 +41,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, pieces: Sequence[str]) -> Vocabulary:
-        """Return the vocabulary of the special pieces and these ordinary ones."""
+        """Return the vocabulary of the special pieces and these ordinary pieces."""
         return cls(pieces=(*SPECIAL_PIECES, *pieces))
 
     @property

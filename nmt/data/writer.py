@@ -39,8 +39,8 @@ def staging(path: Path, identity: str | None = None) -> Iterator[Path]:
 
     Args:
         path: path of the dataset.
-        identity: identity of the content. The directory that a killed process left behind is used
-            again for the same identity.
+        identity: identity of the content. If a killed process left its directory, a new process
+            with the same identity uses it again.
 
     Raises:
         NmtError: on entry, if `path` cannot be written, holds something other than a dataset, or is
@@ -70,7 +70,7 @@ def staging(path: Path, identity: str | None = None) -> Iterator[Path]:
 
 
 def _other_than_a_dataset(path: Path) -> Path | None:
-    """Return what a dataset's directory holds besides the dataset, hidden files apart, if anything.
+    """Return a file in the directory that is neither hidden nor part of the dataset, if any.
 
     None, too, if no manifest, of any version of the format, lists the dataset's files.
     """
@@ -195,7 +195,7 @@ class SplitWriter:
         self.examples: dict[str, list[list[str]]] = {}
 
     def append(self, source: Sentences, target: Sentences, direction: int = 0) -> None:
-        """Append pairs of a direction, given by its number among those of the dataset.
+        """Append pairs of a direction, given by its number in the dataset's list of directions.
 
         Raises:
             ValueError: the numbers of source and target sentences differ.

@@ -24,13 +24,13 @@ JOINED = "@@"
 """Marks the end of a piece that does not end its word."""
 
 MAX_WORD_LENGTH = 512
-"""Characters of the longest word that is merged whole; longer ones are divided first."""
+"""Characters of the longest word that is merged whole; longer words are divided first."""
 
 MAX_WORDS = 1 << 18
 """Words in the cache before it is emptied."""
 
 NEAR = 8
-"""Maximum number of characters by which a word begins after the one before and white space."""
+"""A word is looked for up to this many characters after the previous word and white space."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +66,9 @@ def parse_codes(text: str, **tokenisation: Any) -> BpeCodes:
     """Return the codes in a file of subword-nmt, of version 0.1 or 0.2, or of fastBPE.
 
     Args:
-        text: lines of two symbols; in fastBPE's files with a count, and in those of subword-nmt
-            0.2 after a line with the version.
-        tokenisation: the other fields.
+        text: lines of two symbols. Files of fastBPE add a count to each line; files of subword-nmt
+            0.2 begin with a line with the version.
+        tokenisation: the other fields of :class:`BpeCodes`.
 
     Raises:
         ValueError: a line is not of that format.
@@ -120,7 +120,7 @@ class BpePieces(Segmenter):
 
     @property
     def marks_word_begins(self) -> bool:
-        """Return False: the piece before tells whether a piece begins a word."""
+        """Return False: only the previous piece tells whether a piece begins a word."""
         return False
 
     def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:

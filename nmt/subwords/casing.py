@@ -1,9 +1,9 @@
-"""Inline casing: words in lower case behind marks; `Man` and `MAN` have the pieces of `man`.
+"""Inline casing: lower-case words after marks, so that `Man` and `MAN` have the pieces of `man`.
 
-A mark is a token that no text spells, as a tag is. It stands before the first token of a word, or,
+A mark is a token that no text spells, like a tag. It stands before the first token of a word, or,
 for a line in capitals, before the first token of the line. A word is in lower case only if its mark
-restores it letter by letter; others, such as `iPhone`, stay as they are. So does a word that holds
-a user-defined symbol with upper case, such as a placeholder, which a mark never changes.
+restores it letter by letter; words such as `iPhone` stay as they are. A word with a user-defined
+symbol in upper case, such as a placeholder, also stays as it is.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _WORD = re.compile(r"[^\s\u200b\u200e\u200f\u2581\ufeff]+")
 def in_lower_case(
     line: str, is_whole: bool = True, symbols: re.Pattern[str] | None = None
 ) -> tuple[str, dict[int, str]]:
-    """Return the line with lower case behind marks, and the marks by the number of their word.
+    """Return the line in lower case, and the mark of each marked word by the word's number.
 
     Args:
         line: text.
         is_whole: False for a phrase of a line, in which each word has its own mark.
-        symbols: matches what stays as it is, as does the word around it.
+        symbols: matches symbols that stay as they are, together with the word around them.
     """
     words = _WORD.findall(line)
     low = _lower(line)
@@ -56,12 +56,12 @@ def in_upper_case(symbols: Iterable[str]) -> re.Pattern[str] | None:
 
 
 def _lower(text: str) -> str:
-    """Return the text in lower case, character by character; some stay, to keep the length."""
+    """Return the text in lower case, of the same length: characters that would change it stay."""
     return "".join(low if len(low := letter.lower()) == 1 else letter for letter in text)
 
 
 def _is_normal(text: str) -> bool:
-    """Return whether normalisation, which comes after this, leaves the text as it is."""
+    """Return whether normalisation, which follows, leaves the text as it is."""
     return unicodedata.is_normalized("NFKC", text)
 
 
@@ -79,7 +79,7 @@ def _mark(word: str) -> str | None:
 
 
 def _raise(letters: list[str], mark: str, start: int, kept: Container[int] = ()) -> None:
-    """Apply a mark to the letters of a text from an offset on, in place; some are kept."""
+    """Apply a mark in place to the letters of a text from `start` on, except the offsets in `kept`."""
     while start < len(letters) and letters[start].isspace():
         start += 1
     for at in range(start, len(letters)):
@@ -97,14 +97,14 @@ def cased(segmenter: Segmenter, symbols: Iterable[str]) -> Segmenter:
 
     Args:
         segmenter: segments text.
-        symbols: its user-defined symbols.
+        symbols: user-defined symbols of the segmenter.
     """
     has_marks = segmenter.tags.keys() >= {*MARKS}
     return CasedSegmenter(segmenter, symbols) if has_marks else segmenter
 
 
 def is_cased(segmenter: Segmenter) -> bool:
-    """Return whether a segmenter, or one inside it, has inline casing."""
+    """Return whether a segmenter, or a segmenter that it wraps, has inline casing."""
     if isinstance(segmenter, CasedSegmenter):
         return True
     return isinstance(segmenter, WrappedSegmenter) and is_cased(segmenter.inner)
@@ -188,7 +188,7 @@ class CasedSegmenter(WrappedSegmenter):
         begins = [at for at, token in enumerate(row) if token in self._begins_word]
         if not marks:
             return row
-        # Normalisation has made other words of the text, so the marks would land on wrong ones.
+        # Normalisation has changed the number of words, so marks would land on wrong words.
         if len(begins) != len(_WORD.findall(text)):
             return None
         at_token = {begins[word]: self._ids[mark] for word, mark in marks.items()}

@@ -1,4 +1,4 @@
-"""Extension of a vocabulary: new pieces behind the old ones.
+"""Extension of a vocabulary: append new pieces to the old pieces.
 
 Old ids stay, and a text without new pieces is segmented as before: the new pieces are appended to
 the SentencePiece model, and to the list of pieces of an imported model.
@@ -28,15 +28,15 @@ AS_IT_STANDS = b"\x1a\x04\x18\x00\x20\x00"
 remove_extra_whitespaces: false }`` leave the spaces at the beginning of a text as they are."""
 
 Pieces = Mapping[str, float | None]
-"""New pieces, with their scores; None for one that the algorithm does not choose."""
+"""New pieces with their scores; None for a piece that the algorithm never chooses."""
 
 
 def read_pieces(path: Path) -> list[str]:
     """Return the pieces in a file, one on each line; spaces become "▁".
 
     Raises:
-        NmtError: the file is missing, not UTF-8 or without a piece, or a piece is a special one, is
-            twice in the file, or has characters that no text has.
+        NmtError: the file is missing, not UTF-8 or without a piece, or a piece is a special piece,
+            is twice in the file, or has characters that no text has.
     """
     try:
         text = documents.read_bounded(path, MAX_BYTES).decode("utf-8-sig")
@@ -62,9 +62,9 @@ def read_pieces(path: Path) -> list[str]:
 
 
 def with_pieces(subwords: Subwords, pieces: Sequence[str]) -> Subwords:
-    """Return the subwords with new pieces on each side, which are cut before all others.
+    """Return the subwords with new pieces on each side, which are matched before all old pieces.
 
-    Pieces that a side has are left out there. With casing, new pieces are in lower case, too.
+    A side skips pieces that it already has. With casing, new pieces are in lower case, too.
     """
     new: list[Pieces] = [
         dict.fromkeys(_as_cut(side, pieces)[1]) for side in (subwords.source, subwords.target)
@@ -123,7 +123,7 @@ def added_pieces(subwords: Subwords, old: Subwords) -> tuple[list[list[int]], li
         old: the subwords before the extension.
     """
     if subwords.is_same_as(old):
-        return [], []  # as codes of BPE always are
+        return [], []  # always the case for codes of BPE
     # Protocol buffers take the last value of a field, so appending bytes changes a setting.
     models = [model + AS_IT_STANDS for model in old.models]
     inner = Subwords(models[0], models[1], 1, old.vocabularies)
@@ -180,7 +180,7 @@ def _learned(
         sides: segmenters of one vocabulary.
         lines: normalised text.
         old: a SentencePiece model of the vocabulary, which says how pieces are learned.
-        training: settings; `vocab_size` is that of the vocabulary with the new pieces.
+        training: settings; `vocab_size` is the size of the vocabulary with the new pieces.
     """
     missing = _missing_characters(sides, lines)
     if not missing:
@@ -188,8 +188,8 @@ def _learned(
     old_size = sides[0].size
     if training.vocab_size <= old_size:
         raise NmtError(
-            f"preprocess: vocab_size {training.vocab_size} leaves no room behind the {old_size} "
-            "pieces that there are; give a larger --vocab-size, or --new-pieces FILE"
+            f"preprocess: vocab_size {training.vocab_size} leaves no room after the {old_size} "
+            "pieces of the vocabulary; give a larger --vocab-size, or --new-pieces FILE"
         )
     known = re.compile(f"[^{re.escape(''.join(missing))}]+")
     shared = {*SPECIAL_PIECES, SPACE}  # pieces of every vocabulary, also of the old one
@@ -233,7 +233,7 @@ def _missing_characters(sides: Sequence[Segmenter], lines: list[str]) -> list[st
 
 
 def _normalized(model: bytes, lines: list[str]) -> list[str]:
-    """Return the lines as a SentencePiece model normalises them, with "▁" in place of spaces."""
+    """Return the lines as a SentencePiece model normalises them, with "▁" for spaces."""
     processor = load_processor(model)
     return [processor.normalize(line) for line in lines]
 
@@ -246,8 +246,9 @@ def _scores(model: bytes) -> list[float]:
 def _scored(text: str, score: float | None, old: Sequence[float], unchosen: int) -> Piece:
     """Return a new piece, whose kind is `unchosen` without a score.
 
-    Learned ranks come after the old ones. A learned log-probability stays within the old ones,
-    because SentencePiece derives the scores of other pieces from the least and the greatest.
+    Learned ranks come after the old ranks. A learned log-probability stays within the range of the
+    old scores, because SentencePiece derives the scores of user-defined and unknown pieces from the
+    least and the greatest score.
     """
     if score is None:
         return Piece(text, kind=unchosen)

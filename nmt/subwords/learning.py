@@ -1,7 +1,4 @@
-"""Learning of subwords with SentencePiece, from a sample of the training text.
-
-Uniform samples of streams whose length is unknown.
-"""
+"""Learning of subwords with SentencePiece, from a uniform sample of the training text."""
 
 from __future__ import annotations
 
@@ -26,14 +23,16 @@ class SubwordTraining:
     """Settings for learning a subword model."""
 
     vocab_size: int = 32000
-    """Number of token ids, including the four special ones; of each side if they are separate."""
+    """Number of token ids, including the four special ids; the size of each vocabulary if source
+    and target have separate ones."""
 
     model_type: Literal["bpe", "unigram"] = "bpe"
     """Kind of subwords: bpe, as in the paper (section 5.1), or unigram, which learns more slowly
     and encodes faster."""
 
     character_coverage: float = 0.9995
-    """Share of all characters that get a piece of their own; rarer ones become bytes or UNK."""
+    """Share of all characters that get a piece of their own; rarer characters become bytes or
+    UNK."""
 
     byte_fallback: bool = True
     """Spell characters without a piece in bytes, at the cost of 256 pieces, so that no text becomes
@@ -43,8 +42,9 @@ class SubwordTraining:
     """SentencePiece's rule for the text before it is cut; "_cf" also folds case."""
 
     casing: Literal["none", "inline"] = "none"
-    """inline puts words with upper case in lower case, behind marks in the vocabulary, so that they
-    have the pieces of other words, also in text that is all in capitals. Translation undoes it."""
+    """inline writes words in lower case after a mark, a token of the vocabulary. So `Man`, `MAN`
+    and `man` share their pieces, also in text that is all in capitals. Translation restores the
+    case."""
 
     user_defined_symbols: tuple[str, ...] = ()
     """Strings that are always one piece, for instance tags."""
@@ -73,8 +73,8 @@ class SubwordTraining:
         for symbol, shown in zip(self.symbols, given, strict=True):
             if shown != shown.strip(" ") or "  " in shown:
                 raise ValueError(
-                    f"user_defined_symbols: {shown!r} begins or ends with a space, or has two in "
-                    "a row; leave these out"
+                    f"user_defined_symbols: {shown!r} begins or ends with a space, or has two "
+                    "spaces in a row; leave out these spaces"
                 )
             if not symbol or [*SPECIAL_PIECES, *self.symbols].count(symbol) > 1:
                 raise ValueError(
@@ -102,7 +102,7 @@ def train_subwords(
     Args:
         sentences: text to learn from.
         training: settings.
-        present: number of pieces that there are already; for messages about the size.
+        present: number of existing pieces, for messages about the size.
         tags: pieces that no text spells.
 
     Returns:

@@ -1,7 +1,7 @@
 """The pieces of a SentencePiece model, read from its bytes, added to them, and put in order.
 
-A model is a message of protocol buffers, of which this module reads the list of pieces and no more.
-The order of the pieces gives their ids and nothing else: segmentation goes by their scores.
+A model is a message of protocol buffers. This module reads only the list of pieces. The order of
+the pieces gives their ids and nothing else: segmentation goes by their scores.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ SIZES = {1: 8, FLOAT: 4}
 """Bytes of the kinds of fields that have a size."""
 
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
-"""Kinds of pieces: one that the algorithm may choose, one that no text has, and one that is cut
-wherever it stands, before all others."""
+"""Kinds of pieces: pieces that the algorithm may choose, pieces that no text has, and pieces that
+are matched first, wherever they occur."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def symbols_of(model: bytes) -> Iterator[str]:
 
 
 def reordered(model: bytes, texts: Sequence[str]) -> bytes | None:
-    """Return a model with its pieces in the order of `texts`; None if its pieces are others."""
+    """Return a model with its pieces in the order of `texts`; None if its pieces differ."""
     pieces, rest = {}, []
     for number, content, field in _fields(model):
         if number == PIECES:
@@ -101,7 +101,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes, bytes]]:
 
 
 def _number(message: bytes, at: int) -> tuple[int, int]:
-    """Return the number at a place, seven bits in each byte, and the place behind it."""
+    """Return the number at a place, seven bits in each byte, and the place after it."""
     value = shift = 0
     while True:
         byte = message[at]

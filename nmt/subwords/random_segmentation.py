@@ -21,16 +21,18 @@ from nmt.data.vocabulary import SPACE
 from nmt.subwords.model_pieces import NORMAL, USER_DEFINED, pieces_of
 
 KNOWN_WORDS = 1 << 14
-"""Words whose segmentations are kept: 50 MiB of German and English ones."""
+"""Number of words whose segmentations are cached: 50 MiB for German and English words."""
 
 LONGEST_KEPT = 32
-"""Characters of the longest word that is kept; lines without spaces are longer, and differ."""
+"""Characters of the longest word in the cache; lines without spaces are longer and seldom
+repeat."""
 
 UNKNOWN_PENALTY = 10.0
-"""By how much a character without a piece scores less than any piece, as in SentencePiece."""
+"""Difference between the lowest score of a piece and the score of a character without a piece, as
+in SentencePiece."""
 
 Choices = list[tuple[list[int], list[float]]]
-"""For each end in a word: where its last piece may begin, and the cumulative weights of that."""
+"""For each end in a word: where the last piece may begin, and the cumulative weights."""
 
 
 def are_ranks(scores: Iterable[float]) -> bool:
@@ -78,9 +80,9 @@ class RandomSegmentation:
         return ids
 
     def _undivided(self) -> list[str]:
-        """Return patterns of what is segmented by itself: user-defined symbols, and words.
+        """Return patterns of the units to segment separately: user-defined symbols, and words.
 
-        Words are whole lines if a piece may go on after a space.
+        Words are whole lines if a piece may continue after a space.
         """
         symbols = [re.escape(piece) for piece in sorted(self._symbols, key=len, reverse=True)]
         others = f"(?!{'|'.join(symbols)})" if symbols else ""
@@ -95,12 +97,12 @@ class RandomSegmentation:
         return [unknown] if unknown in ids else ids
 
     def _merged(self, word: str, alpha: float, draw: Random) -> list[str]:
-        """Return the pieces after merges; in each step, random ones are left out."""
+        """Return the pieces after merges; each step leaves out random merges."""
         ranks, toss, pieces = self._ranks, draw.random, [*word]
         while ranked := [
             (ranks[both], at)
             for at, both in enumerate(map(add, pieces, pieces[1:]))
-            # BPE-dropout (Provilkov et al. 2020): the tosses are anew in each step.
+            # BPE-dropout (Provilkov et al. 2020): each step draws anew.
             if both in ranks and toss() >= alpha
         ]:
             at = min(ranked)[1]

@@ -1,6 +1,6 @@
 """The contract of segmenters: text to token ids of one side, and back.
 
-The ids are those of a SentencePiece model; or a list of pieces has the ids, and the model only
+The ids come from a SentencePiece model; or they come from a list of pieces, and the model only
 segments, as in OPUS-MT. :mod:`nmt.subwords.bpe` segments by codes of BPE.
 """
 
@@ -44,7 +44,7 @@ class Segmenter(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """Number of token ids, with the special ones."""
+        """Number of token ids, special ids included."""
 
     @property
     def marks_word_begins(self) -> bool:
@@ -89,7 +89,7 @@ class Segmenter(ABC):
 
 
 class WrappedSegmenter(Segmenter):
-    """A segmenter that does what another one does; subclasses change some of it."""
+    """A segmenter that delegates to another segmenter; subclasses override methods."""
 
     def __init__(self, inner: Segmenter) -> None:
         """Wrap a segmenter."""
@@ -154,7 +154,7 @@ class SentencePiece(Segmenter):
 
     @cached_property
     def tags(self) -> dict[str, int]:
-        """The pieces that no text spells, and those with the form of a language tag."""
+        """The pieces that no text spells, and the pieces with the form of a language tag."""
         pieces = {self.processor.id_to_piece(token): token for token in range(EOS + 1, self.size)}
         return {
             piece: token
@@ -209,7 +209,7 @@ class SentencePiece(Segmenter):
 class ListedPieces(Segmenter):
     """A SentencePiece model that segments, and a list of pieces with the ids.
 
-    A piece that is not in the list is UNK; one that the model does not know may be in the list. A
+    A piece that is not in the list is UNK; the list may have pieces that the model lacks. A
     language tag at the beginning of a line is one piece if it is in the list.
     """
 
@@ -226,7 +226,7 @@ class ListedPieces(Segmenter):
 
     @cached_property
     def tags(self) -> dict[str, int]:
-        """The pieces of the list with the form of a language tag, and those that no text spells."""
+        """The pieces of the list that look like a language tag, and the pieces that no text spells."""
         return {
             piece: token
             for piece, token in self._ids.items()
@@ -296,11 +296,11 @@ SILENT = frozenset((PAD, BOS, EOS))
 
 
 def with_silent(ids: list[int], offsets: list[int], end: int) -> list[int]:
-    """Return the offsets of all ids in a text, from those of the ids with a text.
+    """Return the offsets of all ids in a text, given the offsets of the ids with a text.
 
     Args:
-        ids: of a sentence; one without a text is where the next piece begins.
-        offsets: of the other ids.
+        ids: ids of a sentence; an id without a text is where the next piece begins.
+        offsets: offsets of the ids with a text.
         end: length of the text, the greatest offset.
     """
     place, spoken = end, reversed(offsets)

@@ -1,11 +1,7 @@
-"""Subwords of both sides: the files, and text to token ids and back.
+"""Subwords of both sides: text to token ids and back, and the files that store the subwords.
 
-A SentencePiece model is also the vocabulary, except in imported models, which have a list of pieces
-with ids, and may have codes of BPE in the place of the model.
-
-The subword model of one side: a SentencePiece model, or codes of BPE.
-
-The files of subwords in a dataset, a run or an export.
+A SentencePiece model is also the vocabulary. Imported models are an exception: a list of pieces
+gives their ids, and codes of BPE may replace the SentencePiece model.
 """
 
 from __future__ import annotations
@@ -169,7 +165,7 @@ class Subwords:
         """Return the subwords of some files.
 
         Args:
-            present: names of files, of which others are ignored.
+            present: names of files; unknown names are ignored.
             read: returns the content and the path of a file, by its name.
             num_threads: threads for encoding and decoding; -1 for all cores.
         """
@@ -198,7 +194,7 @@ class Subwords:
 
     @property
     def has_codes(self) -> bool:
-        """Whether codes of BPE are in the place of SentencePiece models."""
+        """Whether the subwords are codes of BPE instead of SentencePiece models."""
         return isinstance(self._models[0], BpeCodes)
 
     @property
@@ -206,13 +202,13 @@ class Subwords:
         """The serialised SentencePiece models of source and target.
 
         Raises:
-            NmtError: codes of BPE are in their place.
+            NmtError: the subwords are codes of BPE.
         """
         source, target = self._models
         if not isinstance(source, bytes) or not isinstance(target, bytes):
             raise NmtError(
                 "a vocabulary of BPE codes cannot be extended, only one of SentencePiece models; "
-                "give --subword-model in the place of --extend-vocabulary"
+                "replace --extend-vocabulary by --subword-model"
             )
         return source, target
 
@@ -221,7 +217,7 @@ class Subwords:
         return self._files == other._files and self.directions == other.directions
 
     def extends(self, old: Subwords) -> bool:
-        """Return whether these are older subwords with pieces behind the old ones, if any."""
+        """Return whether these are the old subwords, perhaps with new pieces at the end."""
         return (
             self._files.keys() == old._files.keys()
             and all(map(model_extends, self._models, old._models))
@@ -306,7 +302,7 @@ class Subwords:
         if not (self.source.marks_word_begins and self.target.marks_word_begins):
             raise NmtError(
                 "word alignments of training pairs need SentencePiece models without casing: "
-                "others divide text into other words; leave out --alignments"
+                "other subwords divide text into other words; leave out --alignments"
             )
         source, target = (
             np.array([piece.startswith(SPACE) for piece in side.pieces([*range(side.size)])])
@@ -338,9 +334,10 @@ SubwordModel = bytes | BpeCodes
 
 
 def model_extends(new: SubwordModel, old: SubwordModel) -> bool:
-    """Return whether a model is an older one with pieces behind the old ones, if any."""
+    """Return whether a model is the old model, perhaps with new pieces at the end."""
     if isinstance(new, bytes) and isinstance(old, bytes):
-        # New pieces are appended bytes, so an extended model begins with the old one.
+        # New pieces are appended bytes, so an extended model begins with the bytes of the old
+        # model.
         return new.startswith(old)
     return new == old
 
@@ -379,7 +376,7 @@ CODES: tuple[tuple[str, ...], ...] = (
     ("subwords.codes.json",),
     ("subwords.source.codes.json", "subwords.target.codes.json"),
 )
-"""Names of the files with codes of BPE in the place of models, by their number."""
+"""Names of the files with codes of BPE, by their number."""
 
 LISTS: tuple[tuple[str, ...], ...] = (
     (),
@@ -412,7 +409,7 @@ def read_parts(present: Sequence[str], read: Callable[[str], tuple[bytes, Path]]
     """Return the parts of subwords, checked.
 
     Args:
-        present: names of files, of which others are ignored.
+        present: names of files; unknown names are ignored.
         read: returns the content and the path of a file, by its name.
 
     Raises:

@@ -32,12 +32,12 @@ def data_tag(name: str) -> str:
 
 
 def tags_of(subwords: Subwords, direction: Direction, data: str | None = None) -> Tags:
-    """Return the tags of the sentences of a direction; none if the vocabulary has none for it.
+    """Return the tags of the sentences of a direction; none if the vocabulary has no tag for it.
 
     Args:
-        subwords: subwords, not of a direction.
+        subwords: subwords without the tags of a direction.
         direction: source and target language.
-        data: name of the tag of data; None for none.
+        data: name of the tag of data; None for no tag.
 
     Raises:
         NmtError: a vocabulary lacks a tag.
@@ -64,7 +64,8 @@ def _id(piece: str, known: Mapping[str, int]) -> int:
 def directions_of(subwords: Subwords, languages: Direction) -> Directions:
     """Return the directions of a model.
 
-    One that does not name them has its languages and those of its tags, as a model of OPUS-MT.
+    A model that does not name its directions, such as a model of OPUS-MT, has its languages and the
+    languages of its tags.
 
     Args:
         subwords: subwords of the model.
@@ -90,7 +91,7 @@ def tagged(subwords: Subwords, direction: Direction) -> Subwords:
 
 
 def without_tags(segmenter: Segmenter, ids: list[int]) -> tuple[list[int], list[int]]:
-    """Return the tags at the beginning of a sentence, and the other ids."""
+    """Return the tags at the beginning of a sentence, and the remaining ids."""
     known = {*segmenter.tags.values()}
     tags = list(takewhile(known.__contains__, ids))
     return tags, ids[len(tags) :]
@@ -99,7 +100,7 @@ def without_tags(segmenter: Segmenter, ids: list[int]) -> tuple[list[int], list[
 class TaggedSegmenter(WrappedSegmenter):
     """A segmenter that puts tags before every sentence that is not empty.
 
-    Tags have no text: the offsets are those of the other pieces, and decoding leaves tags out.
+    Tags have no text: only the other pieces have offsets, and decoding leaves tags out.
     """
 
     def __init__(self, inner: Segmenter, ids: Sequence[int]) -> None:

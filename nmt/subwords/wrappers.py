@@ -1,9 +1,4 @@
-"""The order in which a model writes the tokens of its target sentences.
-
-A model from right to left writes the last token first (Liu et al. 2016, *Agreement on
-Target-Bidirectional Neural Machine Translation*; Sennrich et al. 2016, for rescoring). Text has its
-usual order everywhere: segmentation turns the tokens round, and decoding turns them back.
-"""
+"""Segmenters around segmenters: texts of several lines, and target sentences from right to left."""
 
 from __future__ import annotations
 
@@ -59,7 +54,7 @@ class JoinedSegmenter(WrappedSegmenter):
 
 
 ORDER_FILE = "target_order.json"
-"""Name of the file in a dataset, a run and an export; one from left to right has none."""
+"""Name of the file in a dataset, a run or an export. From left to right, there is no such file."""
 
 TokenOrder = Literal["left_to_right", "right_to_left"]
 
@@ -85,12 +80,16 @@ def refuse_beginnings(order: TokenOrder) -> None:
     if order == "right_to_left":
         raise NmtError(
             "a model from right to left writes the end first, and cannot continue a beginning; "
-            "leave the prefix out, or take a model from left to right"
+            "leave out the prefix, or use a model from left to right"
         )
 
 
 class ReversedSegmenter(WrappedSegmenter):
-    """A segmenter whose tokens come in reversed order; texts and offsets stay those of the text."""
+    """A segmenter that reverses the tokens; texts and offsets keep the order of the text.
+
+    A model from right to left writes the last token first (Liu et al. 2016, *Agreement on
+    Target-Bidirectional Neural Machine Translation*; Sennrich et al. 2016, for rescoring).
+    """
 
     def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
         """Return the ids of every line, the last one first."""
