@@ -56,7 +56,7 @@ def align(
     ] = None,
     max_pairs: Annotated[
         int,
-        typer.Option(min=1, help="The most pairs to learn from, drawn at random, without --model."),
+        typer.Option(min=1, help="Without --model: most pairs to learn from, drawn at random."),
     ] = 500_000,
     source_lang: SourceLang = None,
     target_lang: TargetLang = None,
@@ -64,7 +64,7 @@ def align(
     plugin: PluginFlag = None,
     trust_plugins: TrustFlag = False,
 ) -> None:
-    """Align the words of given translations with those of their sources.
+    """Align the words of given translations with the words of their sources.
 
     Prints a line for each pair, in Pharaoh format: S-T for the source word S and the target word T.
     Words are separated by white space and numbered from 0. Without --model the alignments are
@@ -106,7 +106,7 @@ def _align_corpus(source: Path, target: Path, max_pairs: int) -> Iterator[Sequen
     for path in (source, target):
         if str(path) == "-" or (path.exists() and not path.is_file()):
             raise NmtError(
-                f"{path}: without --model the pairs are read twice; give files, no pipe or stdin"
+                f"{path}: without --model the pairs are read twice; give files, not a pipe or stdin"
             )
     pairs = (pair for block in _blocks(source, target) for pair in zip(*block, strict=True))
     aligner = CorpusAligner(pairs, max_pairs)

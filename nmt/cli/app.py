@@ -1,6 +1,6 @@
-"""The program ``nmt``: registers the commands, and prints each error as one line.
+"""The program ``nmt``: registers the commands, formats their help, and prints errors as one line.
 
-Help of commands: options in panels by subject at a terminal, in one list elsewhere.
+At a terminal the help lists options in panels by subject, elsewhere in one list.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ COMMANDS = {
 """Module and function of each command, in the order of ``nmt --help``."""
 
 FINISH_AT_SIGTERM = ("train", "serve")
-"""Commands that finish at SIGTERM what they have begun."""
+"""Commands that finish their current work at SIGTERM."""
 
 
 @functools.cache
@@ -217,7 +217,7 @@ def _command(name: str) -> Any:
         message = INTERRUPTED if options.get("dry_run") else interrupted
         try:
             raise_at_interrupt()
-            with named(STDOUT), at_sigterm():  # errors of other files name these files
+            with named(STDOUT), at_sigterm():  # errors about files already name the file
                 command(*arguments, **options)
                 sys.stdout.flush()
         except BrokenPipeError:
@@ -253,7 +253,7 @@ class _Program(Group):
         super().__init__(**{**settings, "commands": _Commands()})
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that is asked for; refuse another toolkit's name of it."""
+        """Return the requested command; refuse another toolkit's name for a command."""
         if message := answer_command(args[0]):
             ctx.fail(message)
         return super().resolve_command(ctx, args)
@@ -344,7 +344,7 @@ def main() -> None:
 
 
 def _in_our_words(message: str) -> str:
-    """Return a message of click with words of pydantic replaced, and none before our sentences."""
+    """Return a message of click without its prefix, and without pydantic's words."""
     for theirs, ours in WORDING.items():
         message = message.replace(theirs, ours)
     return message.removeprefix("Invalid value: ")  # else it names the option

@@ -1,4 +1,4 @@
-"""Standard streams in UTF-8; results on stdout or in a file; inputs that outputs must not be."""
+"""Standard streams: UTF-8, results on stdout or in a file, and checks of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check_stdin(*inputs: Path | None) -> None:
 
 
 def await_stdin(*inputs: Path | None) -> None:
-    """Do the same, and say that lines are awaited if one is stdin, and that a terminal."""
+    """Check the inputs likewise, and print a message if lines are awaited from a terminal."""
     check_stdin(*inputs)
     if Path("-") in inputs and sys.stdin and sys.stdin.isatty():
         say("reads lines from the terminal; type them, and Ctrl-D at the end")

@@ -16,7 +16,7 @@ BEGINNINGS: dict[Kind, tuple[bytes, ...]] = {
     "png": (b"\x89PNG",),
     "json": (b"{",),
 }
-"""How the documents of each kind begin, by which a file that would be replaced is known."""
+"""First bytes of the documents of each kind, by which an older document is recognised."""
 
 
 def check_kind(path: Path | None, kind: Kind) -> None:

@@ -64,15 +64,16 @@ Compare = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="PATH",
-        help="Another run or checkpoint, shown beside, with its own translations. May be given "
-        "several times.",
+        help="Another run or checkpoint to show next to the model, with its own translations. May "
+        "be given several times.",
         show_default=False,
     ),
 ]
 Target = Annotated[
     Path | None,
     typer.Option(
-        help="Translations to explain, line by line.  [default: those of the search]",
+        help="Translations to explain, line by line.  [default: the translations that search "
+        "finds]",
         show_default=False,
     ),
 ]
@@ -132,8 +133,9 @@ def explain(
 
     Writes one HTML page that needs no network: the attention of every layer and head, the steps
     with their likeliest tokens, the hypotheses of the search, embeddings, and alignments. Members
-    of an ensemble, and models to --compare, stand side by side. Settings of each search come from
-    the model's recipe, then nmt.yaml, then flags. docs/outputs.md describes the fields of --json.
+    of an ensemble, and models to --compare, are shown next to each other. Settings of each search
+    come from the model's recipe, then nmt.yaml, then flags. docs/outputs.md describes the fields of
+    --json.
     """
     picture = svg or png
     if text and input_:
@@ -178,7 +180,9 @@ def _chosen(picture: str | None, heads: str | None) -> tuple[str, int, list[int]
     kind, _, layer = picture.partition(":")
     numbers = heads.split(",") if heads else []
     if not all(re.fullmatch("[0-9]{1,9}", part.strip()) for part in (layer, *numbers)):
-        raise typer.BadParameter("a picture is as encoder:5, and --heads as 1,2")
+        raise typer.BadParameter(
+            "a picture has a form such as encoder:5, and --heads a form such as 1,2"
+        )
     return kind, int(layer), [int(number) for number in numbers] or None
 
 
@@ -188,7 +192,7 @@ def open_models(
     settings: Settings,
     languages: tuple[str | None, str | None],
 ) -> tuple[Translator, list[dict[str, Any]]]:
-    """Return the translator of a run or an ensemble, and what the page says of it and its members.
+    """Return the translator of a run or an ensemble, and descriptions of the members for the page.
 
     The models are not converted for speed, so that they record their attention. `languages` are
     target and source.
@@ -226,7 +230,7 @@ def open_models(
 def _explain(
     translators: list[Translator], lines: list[Lines], only_first: bool
 ) -> list[list[Explanation]]:
-    """Explain the searches' translations of lines, or given ones; perhaps of the first with text.
+    """Explain lines with the translations of the searches or with given translations.
 
     Raises:
         NmtError: no line has text, or the two files differ in their number of lines.

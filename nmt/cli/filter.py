@@ -35,8 +35,8 @@ WAIT_MINUTES = 60.0
 CorpusPath = Annotated[
     str,
     typer.Argument(
-        help="FILE.tsv with source, tab and target on a line; or the PREFIX of two files, as "
-        "of nmt preprocess --train; plain, .gz, .xz or .zst; or - for a TSV from stdin."
+        help="FILE.tsv with source, tab and target on a line; or the PREFIX of two files, as in "
+        "nmt preprocess --train; plain, .gz, .xz or .zst; or - for a TSV from stdin."
     ),
 ]
 Forward = Annotated[
@@ -166,7 +166,7 @@ def _scratch(
 ) -> Iterator[tuple[Path, Bitext]]:
     """Yield a file for the scores, and the corpus to read; the file is removed at the end.
 
-    With an output and a corpus in files, an interrupted command leaves the file beside the output,
+    With an output and a corpus in files, an interrupted command leaves the file next to the output,
     and the same command finds it again.
 
     Raises:
@@ -190,7 +190,7 @@ def _scratch(
                 raise UnfinishedError.by_disk(error) from None
             except UnfinishedError:
                 raise
-            except NmtError:  # as of the corpus, which is another one when it is mended
+            except NmtError:  # for example of the corpus, which the user will mend
                 path.unlink(missing_ok=True)
                 raise
             path.unlink(missing_ok=True)

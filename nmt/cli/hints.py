@@ -72,10 +72,10 @@ def answer_key(error: UnknownKeyError) -> str:
 
     where, key = error.where, error.key
     section = where.rpartition(": ")[2]
-    if section not in SECTIONS and not where.startswith("--set "):  # a file, or a part of a section
+    if section not in SECTIONS and not where.startswith("--set "):  # a file, or a nested key
         return str(error)
     paths = homes(key)
-    if f"{section}.{key}" in paths:  # a key of another choice, as of another architecture
+    if f"{section}.{key}" in paths:  # a key of another choice, for example of another architecture
         return str(error)
     if paths:
         return (

@@ -24,7 +24,7 @@ def _check_minutes(minutes: float | None) -> float | None:
         return minutes
     raise typer.BadParameter(
         f"{minutes:g} is not between {LEAST_MINUTES} and {MOST_MINUTES:,.0f}; leave it out to "
-        "train as long as the corpus deserves"
+        "choose the time by the size of the corpus"
     )
 
 
@@ -41,8 +41,8 @@ Minutes = Annotated[
     float | None,
     typer.Option(
         callback=_check_minutes,
-        help="Minutes of training at hand, without preprocessing and validation. Without it, "
-        "as long as the corpus deserves.",
+        help="Minutes of training, without preprocessing and validation.  [default: by the size of "
+        "the corpus]",
         show_default=False,
     ),
 ]
@@ -50,12 +50,13 @@ Valid = Annotated[
     str | None,
     typer.Option(
         metavar="PREFIX",
-        help="Validation set.  [default: look beside the corpus, or set pairs of it aside]",
+        help="Validation set.  [default: look next to the corpus, or set some of its pairs aside]",
         show_default=False,
     ),
 ]
 Test = Annotated[
-    str | None, typer.Option(metavar="PREFIX", help="Test set, likewise.", show_default=False)
+    str | None,
+    typer.Option(metavar="PREFIX", help="Test set.  [default: likewise]", show_default=False),
 ]
 
 
@@ -75,15 +76,17 @@ def init(
         bool, typer.Option("--dry-run", help="Print the recipe on stdout, and write nothing.")
     ] = False,
 ) -> None:
-    """Write a recipe for a corpus and this machine, with a reason beside each value.
+    """Write a recipe for a corpus and this machine, with a reason next to each value.
 
-    Reads the corpus, takes validation and test sets that lie beside it (valid, val or dev; test) or
-    sets some of its pairs aside in held-out/, trains models of several sizes for some seconds each,
-    and writes nmt.yaml. After that nmt preprocess and nmt train need no option. The corpus itself
-    is not changed.
+    Reads the corpus, uses validation and test sets next to it (valid, val or dev; test) or sets
+    some of its pairs aside in held-out/, trains models of several sizes for some seconds each, and
+    writes nmt.yaml. After that nmt preprocess and nmt train need no option. The corpus itself is
+    not changed.
     """
     if not source_lang or not target_lang:
-        raise typer.BadParameter("a language is empty; give the ends of the files' names, as -s en")
+        raise typer.BadParameter(
+            "a language is empty; give the ends of the files' names, for example -s en"
+        )
     if output.exists() and not dry_run:
         raise NmtError(
             f"{output}: exists already; move it away, give another --output FILE, or print the "

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: nmt inspect data-bin"
 
 EXAMPLES = 3
-"""Examples of each effect of cleaning to print; the page and the JSON have all that are stored."""
+"""Number of examples to print for each effect of cleaning. The page and the JSON have all stored
+examples."""
 
 
 def inspect(
@@ -88,7 +89,7 @@ def _what_else(path: Path) -> str:
     if not path.exists():
         return "does not exist"
     if (path / "checkpoint.json").exists():
-        return f"a checkpoint, not the run that it is of ({path.absolute().parent})"
+        return f"a checkpoint, not its run ({path.absolute().parent})"
     return (
         "an export"
         if Export.exists(path)
@@ -214,7 +215,7 @@ def _show_run(run: "Run") -> None:
 
 
 def _adaptation(run: "Run") -> str | None:
-    """Return the adaptation of a run and its base; None if the run adapts no other one."""
+    """Return the adaptation of a run and its base; None if the run adapts no other run."""
     from nmt.runs.checkpoint import Base
 
     if (base := Base.load(run.path)) is None:
@@ -238,7 +239,7 @@ def _calibration(run: "Run", checkpoints: "list[tuple[Path, Checkpoint | NmtErro
             continue
         if checkpoint.files[WEIGHTS].sha256 == calibration.weights:
             return f"of {path.name}, for `nmt translate --precision int8`"
-    return "of a checkpoint that the run no longer has; make it again with `nmt calibrate`"
+    return "for a checkpoint that the run no longer has; make it again with `nmt calibrate`"
 
 
 def _described(checkpoint: "Checkpoint | NmtError") -> str:

@@ -1,4 +1,4 @@
-"""Ctrl-C while the command line and the command are imported, and SIGTERM while it runs."""
+"""Ctrl-C while modules are imported, and SIGTERM while a command runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INTERRUPTED = "interrupted"
 
 
 def end_at_interrupt() -> None:
-    """Let Ctrl-C end the process with one line and status 130; a library could lose an error."""
+    """Let Ctrl-C end the process with a message and status 130; a library may swallow an exception."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may ignore it
         signal.signal(signal.SIGINT, _end)
 

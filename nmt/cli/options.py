@@ -1,10 +1,6 @@
-"""Flags that set keys of the recipe: their type, help and default are those of the key's field.
+"""Flags that several commands share: recipe keys, languages, model and dataset, and search.
 
-Flags that choose the languages of a multilingual model.
-
-Default model and dataset of a command: ``train.save_dir`` and ``train.data`` of the recipe.
-
-Settings of commands that search: --precision, and the recipe's section ``search``.
+A flag that sets a key of the recipe takes its type, help and default from the field of the key.
 """
 
 from __future__ import annotations
@@ -55,7 +51,7 @@ SEARCH_FLAGS = {
 """Flags of commands that search."""
 
 _LONGEST = 140
-"""Characters of a help up to which it has more than the first sentence of the docstring."""
+"""Help up to this many characters has more than the first sentence of the docstring."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +75,8 @@ class Settings:
 def recipe_flags(table: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator for a command with a parameter `settings`: :class:`Settings`.
 
-    On the command line, the flags of the table take the place of that parameter, and the flags of
-    every recipe (--config, --set and those of plugins) come last.
+    On the command line, the flags of the table replace that parameter, and the flags of every
+    recipe (--config, --set and the flags of plugins) come last.
     """
     flags = list(flags_of(table))
     last = {"config": ConfigFlag, "set_": SetFlag, "plugin": PluginFlag}
@@ -118,7 +114,7 @@ class Flag:
     """A flag that sets a key of the recipe."""
 
     names: list[str]
-    """All names, the first of which is a long one, and perhaps a placeholder in capitals."""
+    """All names, a long name first, and perhaps a placeholder in capitals."""
     path: str
     """The dotted key."""
     panel: str
@@ -185,7 +181,7 @@ def help_text(key: Key, flags: Mapping[str, str]) -> str:
 
 
 def summary(documentation: str) -> str:
-    """Return the first sentence of a docstring, and those after it that are short."""
+    """Return the first sentence of a docstring, and more sentences up to `_LONGEST` characters."""
     text, *others = re.split(r"(?<=[.!?])\s+(?=[A-Z\"`])", " ".join(documentation.split()))
     for sentence in others:
         if len(text) + 1 + len(sentence) > _LONGEST:
@@ -212,7 +208,7 @@ TargetLang = Annotated[
         "--target-lang",
         "-t",
         metavar="LANG",
-        help="Language to translate into.  [default: the only one of the model]",
+        help="Language to translate into.  [default: the model's only target language]",
         show_default=False,
         rich_help_panel=PANEL,
     ),
@@ -225,7 +221,7 @@ SourceLang = Annotated[
         "-s",
         metavar="LANG",
         help="Language to translate from; a warning says if the direction was not trained.  "
-        "[default: any of the model]",
+        "[default: any source language of the model]",
         show_default=False,
         rich_help_panel=PANEL,
     ),
@@ -243,7 +239,9 @@ class Places:
 def only_model(models: list[Path] | None) -> Path | None:
     """Return the model, or None without one; raise a BadParameter if there are several."""
     if models and len(models) > 1:
-        raise typer.BadParameter("--model is one model here; run the command once for each")
+        raise typer.BadParameter(
+            "--model takes one model here; run the command once for each model"
+        )
     return models[0] if models else None
 
 
@@ -287,6 +285,6 @@ def search_settings(settings: Settings, recipe: Mapping[str, Any], count: int = 
     search.check_count(count)
     if search.mbr is not None and search.strategy.max_hypotheses == 1:
         key = search.strategy.count_key
-        way = f"raise search.strategy.{key}" if key else "take --strategy sample or beam"
+        way = f"raise search.strategy.{key}" if key else "use --strategy sample or beam"
         warn(f"--mbr: {search.strategy.name} finds one hypothesis, which agrees with itself; {way}")
     return search

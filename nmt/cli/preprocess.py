@@ -52,7 +52,7 @@ FLAGS = {
 
 @recipe_flags(FLAGS)
 def preprocess(*, settings: Settings) -> None:
-    """Make a dataset of parallel text: learn subwords, clean, and encode.
+    """Make a dataset from parallel text: learn subwords, clean, and encode.
 
     Prints the directory of the dataset. Run the same command again to resume after a kill or an
     interruption. Limits of length and other settings are keys of the recipe, for instance
@@ -93,7 +93,7 @@ def _announce_replacement(path: Path) -> None:
 
     try:
         there = Dataset.open(path).manifest
-    except NmtError:  # no dataset that would be replaced
+    except NmtError:  # there is no dataset to replace
         return
     pairs = there.splits["train"].pairs
     languages = f"{there.source_lang} to {there.target_lang}"

@@ -1,11 +1,9 @@
 """Load the recipe of an experiment: ``nmt.yaml``, overridden by ``--set`` and flags.
 
-The sections are ``preprocess``, ``model``, ``train``, ``search`` and ``score``. ``plugins`` is a
-list of modules to import, which register parts of their own. Every command reads ``nmt.yaml`` in
-the current directory, or the file of ``--config``, and builds the sections that it uses. A recipe
-that was found in the current directory may be a stranger's, so its plugins need the user's consent.
-
-The flags that name plugins, and that allow a recipe or a run to import its plugins.
+The sections are ``preprocess``, ``model``, ``train``, ``search`` and ``score``. ``plugins`` lists
+modules to import. Every command reads ``nmt.yaml`` in the current directory, or the file of
+``--config``. A recipe that was found in the current directory may be a stranger's, so its plugins
+need the user's consent.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ class Recipe:
     def section(self, name: str) -> dict[str, Any]:
         """Return the values of a section; empty if the recipe has none.
 
-        The dataset of `train` is the one that `preprocess` makes, unless it names another.
+        The default dataset of `train` is the dataset that `preprocess` makes.
         """
         made = name == "train" and self.section("preprocess").get("output_dir")
         return {**({"data": made} if made else {}), **self.sections.get(name, {})}
@@ -93,7 +91,7 @@ def load(
             override everything, except that a flag that chooses a part is applied before ``--set``
             of the part's keys.
         base: values that the recipe overrides, for instance the recipe of a trained run.
-        plugins: modules that the user names in addition to those of the recipe.
+        plugins: modules that the user names in addition to the modules of the recipe.
         trust_plugins: whether plugins may be imported if `config` is None.
 
     Raises:
@@ -215,7 +213,7 @@ def _check_keys(section: str, given: Iterable[str], where: str) -> None:
 
 
 def _merge(values: dict[str, Any], layer: Mapping[str, Any]) -> None:
-    """Merge nested mappings; the name of another choice replaces the old one with its keys."""
+    """Merge nested mappings; the name of another choice replaces the old choice and its keys."""
     for key, value in layer.items():
         here = values.get(key)
         if isinstance(value, Mapping):
@@ -246,8 +244,8 @@ TrustFlag = Annotated[
     bool,
     typer.Option(
         "--trust-plugins",
-        help="Import the plugins of the run, and of a recipe that was found, not given. This runs "
-        "their Python code. NMT_TRUST_PLUGINS=1 does the same.",
+        help="Import the plugins of the run, and of a recipe that was found in the current "
+        "directory. This runs their Python code. NMT_TRUST_PLUGINS=1 does the same.",
         rich_help_panel="Plugins",
     ),
 ]

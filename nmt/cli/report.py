@@ -44,10 +44,10 @@ def report(
     svg: Svg = None,
     by: Axis = "update",
 ) -> None:
-    """Show the curves, the recipe and the data of trainings.
+    """Show the curves, the recipe and the data of training runs.
 
-    Writes one HTML page that needs no network, about one training or several, ended or not: the
-    numbers of the log over updates and over time, and the keys in which the recipes differ. Needs
+    Writes one HTML page that needs no network, about one or several runs, ended or not: the numbers
+    of the log over updates and over time, and the keys in which the recipes differ. Needs
     Matplotlib: pip install 'nmt-toolkit[report]'.
     """
     if svg and as_json:

@@ -59,7 +59,7 @@ Models = Annotated[
 Host = Annotated[str, typer.Option(help="Address to listen at.", rich_help_panel=INPUT)]
 Port = Annotated[
     int,
-    typer.Option(min=0, max=65535, help="Port; 0 for any that is free.", rich_help_panel=INPUT),
+    typer.Option(min=0, max=65535, help="Port; 0 for any free port.", rich_help_panel=INPUT),
 ]
 Origin = Annotated[
     list[str] | None,
@@ -79,14 +79,14 @@ ApiKeys = Annotated[
         rich_help_panel=LIMITS,
     ),
 ]
-Lines = Annotated[int, typer.Option(min=1, help="Most lines of a request.", rich_help_panel=LIMITS)]
+Lines = Annotated[int, typer.Option(min=1, help="Most lines in a request.", rich_help_panel=LIMITS)]
 Characters = Annotated[
-    int, typer.Option(min=1, help="Most characters of a line.", rich_help_panel=LIMITS)
+    int, typer.Option(min=1, help="Most characters in a line.", rich_help_panel=LIMITS)
 ]
 Queue = Annotated[
     int,
     typer.Option(
-        min=1, help="Most lines that wait; more are answered with 429.", rich_help_panel=LIMITS
+        min=1, help="Most waiting lines; more are answered with 429.", rich_help_panel=LIMITS
     ),
 ]
 Timeout = Annotated[
@@ -130,7 +130,7 @@ Workers = Annotated[
     ),
 ]
 BatchLines = Annotated[
-    int, typer.Option(min=1, help="Most lines of a batch.", rich_help_panel=SPEED)
+    int, typer.Option(min=1, help="Most lines in a batch.", rich_help_panel=SPEED)
 ]
 LogRequests = Annotated[
     bool,
@@ -165,10 +165,10 @@ def serve(
 ) -> None:
     """Translate over HTTP.
 
-    Lines of all clients that wait at the same time are translated together. SIGTERM ends the server
-    after what it has accepted; SIGHUP loads the models again. The address is printed on stdout
-    when the server is ready. docs/guides/server.md describes the interfaces: LibreTranslate's, and
-    one for lines.
+    Lines of all clients that wait at the same time are translated together. At SIGTERM the server
+    answers the accepted requests, then ends; SIGHUP loads the models again. The address is printed
+    on stdout when the server is ready. docs/guides/server.md describes the interfaces:
+    LibreTranslate's interface, and an interface for lines.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it waits until the server is ready
     from nmt.runtime.machine import keep_few_kernels
@@ -194,7 +194,7 @@ def serve(
 
 
 def _groups(models: list[Path] | None) -> list[list[Path]]:
-    """Return the members of each model; more than one for an ensemble."""
+    """Return the members of each model; an ensemble has several members."""
     return [[Path(path) for path in str(group).split(",")] for group in models or ()]
 
 
@@ -226,7 +226,7 @@ def _loader(
         return load_translator(paths, search, execution, settings.trust_plugins)
 
     def load() -> list[LineTranslator]:
-        """Return a translator for each direction of each model, and say which they are."""
+        """Return a translator for each direction of each model, and print the directions."""
         translators = [one for group in groups for one in load_one(group).by_direction()]
         for translator in translators:
             alone = "; without context, a line is alone" if translator.subwords.context else ""

@@ -24,7 +24,7 @@ EXAMPLE = """Example:
 
 Run the same command again to resume after an interruption. On several GPUs, with the same result:
 torchrun --nproc-per-node 8 -m nmt train. SIGTERM, SIGINT and SIGHUP save a checkpoint and exit with
-128 plus the number of the signal; so does SIGUSR1, which torchrun does not hand on."""
+128 plus the number of the signal; so does SIGUSR1, which torchrun does not pass on."""
 
 
 OUTPUT = "Input and output"
@@ -141,7 +141,7 @@ def _experiment(settings: Settings) -> "Experiment":
 
 
 def _compare_dataset(recipe: Path, section: dict[str, Any], dataset: Path) -> None:
-    """Warn if the recipe was changed in what makes its dataset, after the dataset was made."""
+    """Warn if settings of the dataset in the recipe changed after the dataset was made."""
     from nmt.preprocess.config import differences
 
     if different := differences(recipe, section, dataset):
@@ -152,12 +152,12 @@ def _compare_dataset(recipe: Path, section: dict[str, Any], dataset: Path) -> No
 
 
 def _trained(path: Path) -> "Run | None":
-    """Return a trained run, or that of a checkpoint; None without one."""
+    """Return a trained run, or the run of a checkpoint; None if there is no run."""
     from nmt.runs import Run
 
     try:
         run = Run.open(path if Run.exists(path) else path.resolve().parent)
-    except NmtError:  # training names it, if it needs the weights
+    except NmtError:  # training reports the error, if it needs the weights
         return None
     return run if run.checkpoint_paths() else None
 

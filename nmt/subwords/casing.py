@@ -79,7 +79,7 @@ def _mark(word: str) -> str | None:
 
 
 def _raise(letters: list[str], mark: str, start: int, kept: Container[int] = ()) -> None:
-    """Apply a mark in place to the letters of a text from `start` on, except the offsets in `kept`."""
+    """Apply a mark to the letters from `start` on, in place, except the offsets in `kept`."""
     while start < len(letters) and letters[start].isspace():
         start += 1
     for at in range(start, len(letters)):

@@ -226,7 +226,7 @@ class ListedPieces(Segmenter):
 
     @cached_property
     def tags(self) -> dict[str, int]:
-        """The pieces of the list that look like a language tag, and the pieces that no text spells."""
+        """The pieces that look like a language tag, and the pieces that no text spells."""
         return {
             piece: token
             for piece, token in self._ids.items()

@@ -28,7 +28,7 @@ def average_checkpoints(
     last: Annotated[int | None, typer.Option(min=1, help="Average the newest N of a run.")] = None,
     best: Annotated[
         int | None,
-        typer.Option(min=1, help="Average the N of a run that validated best, of those kept."),
+        typer.Option(min=1, help="Average the N kept checkpoints that validated best."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Run directory to write.  [default: RUN/averaged]")
@@ -38,8 +38,8 @@ def average_checkpoints(
 ) -> None:
     """Average the weights of checkpoints, in float32, into a new run directory.
 
-    Of a run with LoRA or adapters (model.adaptation), the new run is complete: LoRA is merged into
-    the weights of the model that it was put on, and adapters stand beside them.
+    If the run has LoRA or adapters (model.adaptation), the new run is complete: LoRA is merged into
+    the weights of its base model, and adapters are stored next to these weights.
     """
     if sum(choice is not None for choice in (checkpoints or None, last, best)) != 1:
         raise typer.BadParameter("give checkpoints, or --last N, or --best N")
@@ -62,8 +62,8 @@ def average_checkpoints(
     averaged = average_run(chosen, output, trust_plugins)
     if len(averaged.recipe["averaged"]) > 1 and averaged.recipe["train"].get("ema_decay"):
         say(
-            "the checkpoints hold moving averages already (train.ema_decay): compare the best one "
-            "with this average on the validation set"
+            "the checkpoints hold moving averages already (train.ema_decay): compare the best "
+            "checkpoint with this average on the validation set"
         )
     say("averaged " + ", ".join(averaged.recipe["averaged"]))
     print(averaged.path)

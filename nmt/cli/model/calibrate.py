@@ -27,13 +27,16 @@ def calibrate(
             "-m",
             metavar="PATH",
             envvar="NMT_MODEL",
-            help="Run (its best checkpoint) or checkpoint; an older calibration of the run is "
-            "replaced.  [default: train.save_dir of nmt.yaml]",
+            help="Run (its best checkpoint) or checkpoint; replaces an older calibration of the "
+            "run.  [default: train.save_dir of nmt.yaml]",
             show_default=False,
         ),
     ] = None,
     sentences: Annotated[
-        int, typer.Option(min=1, help="The most validation pairs to read, spread over the set.")
+        int,
+        typer.Option(
+            min=1, help="Largest number of validation pairs to read, spread over the set."
+        ),
     ] = 1000,
     trust_plugins: TrustFlag = False,
 ) -> None:
@@ -41,7 +44,7 @@ def calibrate(
 
     Reads pairs of the validation set, and writes the smallest and the largest input of each linear
     layer to the directory of the run, for one checkpoint. "nmt translate --precision int8" then
-    uses these ranges instead of those of each batch, and is faster. Only Transformers can be
+    uses these ranges instead of measuring each batch, and is faster. Only Transformers can be
     calibrated. Prints the path of the file.
     """
     from nmt.data.dataset import Dataset
@@ -55,7 +58,7 @@ def calibrate(
     dataset, loaded = Dataset.open(data), load_model(chosen, trust_plugins=trust_plugins)
     if not Subwords.of(dataset).is_same_as(loaded.subwords):
         raise NmtError(
-            f"{data}: its subwords are not those of {chosen}; give the run's own dataset"
+            f"{data}: its subwords differ from the subwords of {chosen}; give the run's own dataset"
         )
     manifest = dataset.manifest
     loaded.run.check_languages(data, (manifest.source_lang, manifest.target_lang))

@@ -1,4 +1,4 @@
-"""``nmt import``: make a run of a model of another toolkit."""
+"""``nmt import``: convert a model of another toolkit to a run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -27,7 +27,8 @@ def import_model(
         typer.Option(
             "--format",
             metavar="NAME",
-            help="huggingface, marian, fairseq or fairseq_tokenized.  [default: found by looking]",
+            help="huggingface, marian, fairseq or fairseq_tokenized.  [default: detected from the "
+            "files]",
         ),
     ] = None,
     source_lang: Annotated[
@@ -40,11 +41,11 @@ def import_model(
     ] = None,
     plugin: PluginFlag = None,
 ) -> None:
-    """Make a run of a model of another toolkit.
+    """Convert a model of another toolkit to a run.
 
-    The run translates, scores, exports and joins ensembles as any other, and
-    "nmt train --init-from" fine-tunes it. Nothing in the model is executed. The path of the run is
-    printed on stdout.
+    The run translates, scores, exports and joins ensembles like any other run, and "nmt train
+    --init-from" fine-tunes it. Nothing in the model is executed. The path of the run is printed on
+    stdout.
     """
     from nmt.formats import import_formats, import_model
     from nmt.inference.pretrained import fetched, is_hub_name

@@ -24,7 +24,7 @@ Model = Annotated[
         "-m",
         metavar="PATH",
         envvar="NMT_MODEL",
-        help="Run that is given the shortlist; an older one is replaced.  [default: "
+        help="Run that gets the shortlist; replaces an older shortlist.  [default: "
         "train.save_dir of nmt.yaml]",
         show_default=False,
     ),
@@ -42,7 +42,9 @@ def shortlist(
     ] = 100,
     max_pairs: Annotated[
         int,
-        typer.Option(min=1, help="The most training pairs to read, spread over the dataset."),
+        typer.Option(
+            min=1, help="Largest number of training pairs to read, spread over the dataset."
+        ),
     ] = 500_000,
     iterations: Annotated[
         int, typer.Option(min=1, help="Iterations of expectation maximisation (IBM model 1).")
@@ -50,7 +52,7 @@ def shortlist(
 ) -> None:
     """Learn which target tokens may translate which source tokens, for faster search.
 
-    The shortlist is written to the directory of the run, whose subwords must be those of the
+    The shortlist is written to the directory of the run, which must have the subwords of the
     dataset. Averaging the run copies the shortlist. "nmt translate --shortlist" then searches, for
     each line, only among the --best translations of its source tokens, the --first most frequent
     tokens and, if both languages share one vocabulary, the source tokens themselves. Prints the
@@ -63,12 +65,12 @@ def shortlist(
 
     chosen, data = model_or_default(model), data or default_dataset()
     if not Run.exists(chosen):
-        raise NmtError(f"{chosen}: not a run; give the directory of one with --model")
+        raise NmtError(f"{chosen}: not a run; give the directory of a run with --model")
     run, dataset = Run.open(chosen), Dataset.open(data)
     subwords = Subwords.of(dataset)
     if not subwords.is_same_as(run.subwords):
         raise NmtError(
-            f"{data}: its subwords are not those of {chosen}; give the run's own dataset"
+            f"{data}: its subwords differ from the subwords of {chosen}; give the run's own dataset"
         )
     manifest = dataset.manifest
     run.check_languages(data, (manifest.source_lang, manifest.target_lang))

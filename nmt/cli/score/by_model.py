@@ -59,7 +59,7 @@ def open_model(
     target_lang: str | None = None,
     source_lang: str | None = None,
 ) -> Translator:
-    """Load a run or checkpoint for scoring, for a direction if it has several."""
+    """Load a run or checkpoint for scoring; with several directions, for one of them."""
     from nmt.inference import Execution, SearchConfig, Translator
     from nmt.runs import load_model
     from nmt.runtime.distributed import pick_device
@@ -77,7 +77,7 @@ def open_model(
 
 
 def warn_of_context(subwords: Subwords) -> None:
-    """Print a warning if a model was trained with context, which a command does not give it."""
+    """Print a warning if a model was trained with context, which the command does not pass on."""
     if subwords.context:
         warn("the model was trained on sentences with their context; here each line is alone")
 
@@ -90,8 +90,8 @@ def _fields(
     Args:
         text: a translation.
         pieces: its pieces, with tags and the EOS.
-        offsets: offsets of the pieces in the text, without those of tags and the EOS. A tag belongs
-            to the first word.
+        offsets: offsets of the pieces in the text, without tags and the EOS. A tag belongs to the
+            first word.
         values: the log-probability of each piece.
     """
     from nmt.inference.alignment import words_of_pieces

@@ -100,9 +100,9 @@ TargetLang = Annotated[
         "--target-lang",
         "-t",
         metavar="LANG",
-        help="Language of the translations, by which BLEU finds words; the direction of a "
-        "multilingual --data or --model.  [default: that of --data or --testset, or the end of the "
-        "name of --reference]",
+        help="Language of the translations, from which BLEU chooses its tokeniser; also chooses "
+        "the direction of a multilingual --data or --model.  [default: the language of --data or "
+        "--testset, or the end of the name of --reference]",
         show_default=False,
         rich_help_panel=INPUT,
     ),
@@ -112,7 +112,7 @@ Source = Annotated[
     typer.Option(
         metavar="FILE",
         help="Source of the translations, for --model and comet; plain, .gz, .xz or .zst. --data "
-        "and --testset have their own.",
+        "and --testset have a source of their own.",
         show_default=False,
         rich_help_panel=INPUT,
     ),
@@ -140,7 +140,7 @@ SentenceLevel = Annotated[
     bool,
     typer.Option(
         "--sentence-level",
-        help="Print a score for each sentence instead of one for the whole text.",
+        help="Print a score for each sentence instead of a score for the whole text.",
         rich_help_panel=METRICS,
     ),
 ]
@@ -312,7 +312,7 @@ def _score_by_metrics(
     for metric in given or ():
         if "," in metric and "{" not in metric:
             names = " ".join(f"--metric {name}" for name in metric.split(","))
-            raise typer.BadParameter(f"--metric {metric}: give each metric its own, {names}")
+            raise typer.BadParameter(f"--metric {metric}: give each metric its own flag, {names}")
     references.check(alignments)
     if alignments is not None and settings.flags["score.metrics"]:
         raise typer.BadParameter("--alignments goes with no --metric: the metric of links is aer")
@@ -320,7 +320,9 @@ def _score_by_metrics(
         raise typer.BadParameter("--alignments goes with no --by-document: links are of sentences")
     report.check(len(files))
     if references.source is not None and references.reference is None:
-        raise typer.BadParameter("--source goes with --reference or --model; others have their own")
+        raise typer.BadParameter(
+            "--source goes with --reference or --model; --data and --testset have their own source"
+        )
     from nmt.evaluation import Metric, ScoreConfig
 
     for file in files:

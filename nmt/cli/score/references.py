@@ -142,7 +142,7 @@ def _language_of(reference: Path | None) -> str:
 def _of_dataset(
     data: Path, split: str | None, target_lang: str | None, source_lang: str | None
 ) -> TestSet:
-    """Return the pairs of a split, or of one direction if the dataset is multilingual.
+    """Return the pairs of a split; of a multilingual dataset, the pairs of one direction.
 
     Raises:
         NmtError: the dataset has no such split, or no test set if no split is named.
@@ -184,7 +184,7 @@ def metric_for(name: str, reference: Path, target_lang: str | None) -> Metric:
     Args:
         name: name of the metric.
         reference: file of the references.
-        target_lang: language of the references; None for the end of their file's name.
+        target_lang: language of the references; None for the end of the file name.
 
     Raises:
         NmtError: no metric has this name.

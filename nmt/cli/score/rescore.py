@@ -1,7 +1,4 @@
-"""``nmt rescore``: add a feature to an n-best list, of a model or a metric, and sort the list.
-
-Rescore n-best lists in the form of Moses: add a feature, weigh the features, and sort.
-"""
+"""``nmt rescore``: add a feature to an n-best list of Moses's form, weigh features, and sort."""
 
 from __future__ import annotations
 
@@ -81,7 +78,7 @@ NBest = Annotated[
 
 
 def _check_feature(name: str | None) -> str | None:
-    """Return the name of a feature; refuse one that the list or --weights could not be read with.
+    """Return the name of a feature; refuse a name that the list or --weights cannot hold.
 
     Raises:
         BadParameter: the name is empty or holds white space, "=", "," or "|||".
@@ -110,9 +107,9 @@ TargetLang = Annotated[
         "--target-lang",
         "-t",
         metavar="LANG",
-        help="Language to translate into; with --reference, the language of the references, by "
-        "which BLEU finds words.  [default: the only one of the model, or the end of the name of "
-        "--reference]",
+        help="Language to translate into; with --reference, the language of the references, from "
+        "which BLEU chooses its tokeniser.  [default: the model's only target language, or the end "
+        "of the name of --reference]",
         show_default=False,
         rich_help_panel=PANEL,
     ),
@@ -148,7 +145,7 @@ def rescore(
     reverse: Reverse = False,
     weights: Weights = None,
     best: Annotated[
-        bool, typer.Option("--best", help="Print the text that is first for each line, no list.")
+        bool, typer.Option("--best", help="Print only the first translation of each line.")
     ] = False,
     source_lang: SourceLang = None,
     target_lang: TargetLang = None,
@@ -201,7 +198,7 @@ def rescore(
 
 
 def _scores_by_model(translator: Translator, reverse: bool) -> ScoreFunction:
-    """Return log-probabilities, with `reverse` those of the sources (Yee et al. 2019)."""
+    """Return log-probabilities of targets, or with `reverse` of sources (Yee et al. 2019)."""
 
     def scores(sources: list[str], targets: list[str]) -> list[float]:
         pair = (targets, sources) if reverse else (sources, targets)
@@ -226,14 +223,14 @@ MAX_BYTES = 1 << 16
 """Largest file of weights that is read, in bytes."""
 
 GREATEST = 1e100
-"""The greatest weight, and feature to tune one for; its square is still a finite number."""
+"""The greatest weight, and the greatest feature to tune a weight for; its square is finite."""
 
 MAX_GAP = 1_000_000
 """Largest number of successive lines without translations, if there is no source to count."""
 
 ScoreFunction = Callable[..., list[float]]
 """Function of source sentences, or references and perhaps their sources, and last as many
-translations, each a list of texts: a score for each translation."""
+translations, each a list of texts; returns a score for each translation."""
 
 
 @dataclass
@@ -246,12 +243,12 @@ class Candidate:
     text: str
 
     features: dict[str, list[float]]
-    """Values by name; a name may have several."""
+    """Values by name; a name may have several values."""
 
     score: float
 
     read_score: str | None = None
-    """The score as the list writes it; None for another one."""
+    """The score as the list writes it; None for a new score."""
 
     @classmethod
     def parse(cls, line: str, place: str) -> Candidate:
@@ -339,7 +336,7 @@ def _split_weights(text: str) -> dict[str, float]:
         pairs = [weight.split("=") for weight in text.split(",")]
         weights = {name: float(value) for name, value in pairs}
         if len(weights) < len(pairs):
-            raise NmtError(f"--weights {text}: a feature is given twice; give each once")
+            raise NmtError(f"--weights {text}: a feature is given twice; give each feature once")
         return weights
     except ValueError:
         raise NmtError(
@@ -368,7 +365,7 @@ def rescored(
     feature: str = "",
     weights: Mapping[str, float] = MappingProxyType({}),
 ) -> Iterator[list[Candidate]]:
-    """Yield the candidates of each source line, which may be none, perhaps with one more feature.
+    """Yield the candidates of each source line, perhaps none, perhaps with one more feature.
 
     Args:
         lines: an n-best list with numbers in ascending order.
@@ -380,10 +377,10 @@ def rescored(
             candidates of a line are sorted by score.
 
     Raises:
-        NmtError: a line has another form, its number is not one of the source's or out of order
-            or far above the one before, the feature exists already, or a feature with a weight is
-            missing or makes a sum that is not a number; or the texts differ in their number of
-            lines.
+        NmtError: a line has another form; its number is not a line of the source, is out of order,
+            or is far above the previous number; the feature exists already, or a feature with a
+            weight is missing or makes a sum that is not a number; or the texts differ in their
+            number of lines.
     """
     texts = enumerate(_rows(beside)) if beside else None
     new = feature if score else None

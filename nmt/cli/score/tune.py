@@ -19,7 +19,7 @@ from nmt.io.lines import Lines
 from nmt.messages import say, warn
 
 FEW_LINES = 100
-"""Lines below which weights are likely to fit their own lines alone."""
+"""With fewer lines, the weights are likely to overfit."""
 
 EXAMPLE = "Example: nmt tune --reference test.de list.txt > weights.yaml"
 
@@ -45,7 +45,8 @@ TargetLang = Annotated[
         "--target-lang",
         "-t",
         metavar="LANG",
-        help="Language of the references, by which BLEU finds words.  [default: the end of the "
+        help="Language of the references, from which BLEU chooses its tokeniser.  [default: the "
+        "end of the"
         "name of --reference]",
         show_default=False,
     ),
@@ -76,9 +77,9 @@ def tune(
 ) -> None:
     """Find weights of the features of an n-best list.
 
-    Prints the weights by which the best translations of the list have the best score by a metric,
-    a line for each feature, for nmt rescore --weights. The absolute values add up to 1. Messages
-    give the metric of the list as it is, and of the new choice.
+    Prints one weight for each feature, a line each, for nmt rescore --weights. With these weights,
+    the first translations of the list have the best score by a metric. The absolute values add up
+    to 1. Messages give the metric before and after.
     """
     import_named(plugin)
     listed = n_best or Path("-")
@@ -87,7 +88,7 @@ def tune(
     files = [Lines.open(path) for path in (reference, source) if path is not None]
     references, *others = (lines.read() for lines in files)
     if not references:
-        raise NmtError(f"{reference}: no references; give a line for each of the list")
+        raise NmtError(f"{reference}: no references; give a line for each source line of the list")
     if any(len(sources) != len(references) for sources in others):
         raise unequal_lines(*files)
     lists = _lists(listed, len(references), reference)
@@ -123,7 +124,7 @@ def tune(
 
 
 def _lists(path: Path, lines: int, reference: Path) -> list[list[Candidate]]:
-    """Return the translations of each line; an empty one for a line that the list leaves out."""
+    """Return the translations of each line; an empty translation for a missing line."""
     listed = Lines.open(path)
     lists = list(islice(rescored(listed), lines + 1))
     if len(lists) > lines:

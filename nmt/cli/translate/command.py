@@ -108,7 +108,8 @@ Require = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Phrases that must appear: line n holds those of translation n, separated by tabs. "
+        help="Phrases that must appear: line n holds the phrases for translation n, separated by "
+        "tabs."
         "Needs --strategy lexical_beam.",
         show_default=False,
         rich_help_panel=INPUT,
@@ -119,8 +120,8 @@ Avoid = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Phrases that must not appear: line n holds those of translation n, separated by "
-        "tabs.",
+        help="Phrases that must not appear: line n holds the phrases for translation n, separated "
+        "by tabs.",
         show_default=False,
         rich_help_panel=INPUT,
     ),
@@ -130,7 +131,7 @@ JsonInput = Annotated[
     bool,
     typer.Option(
         "--json-input",
-        help="Read a JSON object from each line: its text, and what is wanted of its translation. "
+        help="Read a JSON object from each line: a text, and the requirements on its translation. "
         "docs/outputs.md describes the fields.",
         rich_help_panel=INPUT,
     ),
@@ -191,8 +192,8 @@ PrecisionName = Annotated[
     typer.Option(
         metavar="NAME",
         help="Precision of the computation: fp32, bf16, fp16, int8 (linear layers on a CPU), or "
-        "auto: bf16 or fp16 on a device that is fast at it, else fp32. Only with fp32, and int8 of "
-        "a run that was calibrated, is a line's translation independent of its batch.",
+        "auto: bf16 or fp16 on a device that is fast at it, else fp32. A line's translation is "
+        "independent of its batch only with fp32, or with int8 of a calibrated run.",
         rich_help_panel=SPEED,
     ),
 ]
@@ -201,8 +202,8 @@ Shortlist = Annotated[
     bool,
     typer.Option(
         "--shortlist",
-        help="Search only among the tokens of the run's shortlist, which nmt shortlist learns; "
-        "of an ensemble, that of the first run.",
+        help="Search only among the tokens of the run's shortlist, which nmt shortlist learns. An "
+        "ensemble uses the shortlist of its first run.",
         rich_help_panel=SPEED,
     ),
 ]
@@ -332,9 +333,9 @@ def _engine(
     """Return the engine of the models; warns of a slow precision.
 
     Args:
-        name: what --engine names.
+        name: value of --engine.
         models: runs, or an export.
-        needs_nmt: whether a flag is given that only the engine nmt has.
+        needs_nmt: whether a flag is given that only the engine nmt supports.
         execution: settings of how the models are run.
         world: processes, of which the first one warns.
     """

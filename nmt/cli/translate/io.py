@@ -177,7 +177,7 @@ def _report(lines: int, seconds: float, counts: list[float], longest: int) -> No
 def _shared(
     source: Lines | Requests, translator: LineTranslator, world: World
 ) -> Iterator[list[Any]]:
-    """Yield in every process the blocks that the first process reads, a window a process."""
+    """Yield in every process its share of the blocks that the first process reads."""
     blocks: Iterable[Sequence[str | Request]] = repeat([])
     if world.is_main:
         blocks = translator.in_documents(source.arriving(translator.config.window * world.size))
@@ -222,7 +222,7 @@ def _keep_lines(path: Path, partial_path: Path) -> None:
     lines = _cut_incomplete_line(kept)
     if lines:
         shown = "line" if lines == 1 else f"{lines:,} lines"
-        say(f"{kept} has the first {shown}; translate the others")
+        say(f"{kept} has the first {shown}; translate the remaining lines")
     else:
         kept.unlink()
 
@@ -249,7 +249,7 @@ def check_directories(*paths: Path | None) -> None:
     for path in paths:
         if path is not None and not is_written_in_place(path):
             directory = _linked(path).parent
-            directory.stat()  # of a missing one, the next check is of the one above it
+            directory.stat()  # if it is missing, the next check is of the directory above it
             files.check_writable(directory)
 
 
@@ -279,7 +279,7 @@ class Requests:
 
     Attributes:
         name: name of the lines, for messages.
-        paths: the files that were opened; None where there is none, or for stdin.
+        paths: the files that were opened; None for stdin, or where no file is given.
     """
 
     def __init__(self, lines: Lines, fields: Mapping[str, Lines], is_json: bool = False) -> None:
