@@ -14,7 +14,7 @@ INTERRUPTED = "interrupted"
 
 
 def end_at_interrupt() -> None:
-    """Let Ctrl-C end the process with a message and status 130; a library may swallow an exception."""
+    """Let Ctrl-C end the process with status 130; a library may swallow an exception."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may ignore it
         signal.signal(signal.SIGINT, _end)
 

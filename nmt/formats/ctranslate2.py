@@ -53,7 +53,7 @@ class CTranslate2Format(TransformerFormat):
     precisions: ClassVar[Collection[str]] = tuple(QUANTIZATIONS)
 
     def search(self, search: dict[str, Any]) -> dict[str, Any]:
-        """Return the run's settings, but with the one stop criterion that the engine has."""
+        """Return the run's settings, but with the only stop criterion of the engine."""
         strategy = search.get("strategy")
         if not isinstance(strategy, dict) or strategy.get("name") != "beam":
             return search

@@ -2,8 +2,6 @@
 
 An export holds the files of its engine, and the subwords and the recipe of the run. An export does
 not need the run any more, and can be moved or copied.
-
-Formats that hold Transformers alone, and the parts of these that their engines lack.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ class ExportFormat(ABC):
     """Name of the format."""
 
     def search(self, search: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings of the search that an export begins with; by default the run's."""
+        """Return the default search settings of an export; formats may change the run's."""
         return search
 
     @abstractmethod
@@ -163,12 +161,12 @@ def export_run(
             than an export.
     """
     if output.exists() and not Export.exists(output) and not _is_empty(output):
-        raise NmtError(f"{output}: holds something else than an export; choose another --output")
+        raise NmtError(f"{output}: holds something other than an export; choose another --output")
     loaded = load_model(model, trust_plugins=trust_plugins)
     if (adaptation := loaded.recipe["model"].get("adaptation")) is not None:
         raise NmtError(
             f"{model}: no other engine has {adaptation['name']}; translate with nmt itself, or "
-            "train with lora, which is merged"
+            "train with lora, which an export merges into the weights"
         )
     if format_.spells_text and loaded.subwords.target_order == "right_to_left":
         raise NmtError(
@@ -206,7 +204,7 @@ def _is_empty(path: Path) -> bool:
 
 
 MOST_EPSILON = 1e-4
-"""Greatest `norm_epsilon` of formats that set their own, which is smaller and changes little."""
+"""Greatest `norm_epsilon` for formats with a fixed, smaller epsilon, which then changes little."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,7 +240,7 @@ class TransformerFormat(ExportFormat):
         return config, loaded.model
 
     def _obstacles(self, config: ModelConfig, loaded: LoadedModel, stored: Stored) -> Iterator[str]:
-        """Yield what keeps a model from being exported, by the names of the recipe."""
+        """Yield the obstacles to an export, by the names of the recipe."""
         if self.spells_text and isinstance(loaded.subwords.source, CasedSegmenter):
             yield "preprocess.casing inline"
         if self.spells_text and loaded.subwords.has_codes:
@@ -260,10 +258,10 @@ class TransformerFormat(ExportFormat):
 
 
 def distinct(pieces: Sequence[str], ids: Sequence[int]) -> tuple[str, ...]:
-    """Return pieces with other names for ordinary ones that have the name of a special one.
+    """Return pieces, renaming ordinary pieces that have the name of a special piece.
 
     Args:
-        pieces: names, as of an imported vocabulary with an ordinary piece ``<s>``.
+        pieces: names, perhaps of an imported vocabulary with an ordinary piece ``<s>``.
         ids: id of each piece.
     """
     special = {piece for piece, token in zip(pieces, ids, strict=True) if token <= EOS}
@@ -282,7 +280,7 @@ def constraints_of(search: Mapping[str, Any]) -> tuple[set[int], set[int]]:
 
 
 def unsupported(config: TransformerConfig, known: Mapping[str, Collection[Any]]) -> Iterator[str]:
-    """Yield the settings with other values, or names of parts, than the known ones."""
+    """Yield the settings whose values, or names of parts, are not known."""
     for key, values in known.items():
         setting = getattr(config, key)
         value = getattr(setting, "name", setting)

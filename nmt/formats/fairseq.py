@@ -1,9 +1,4 @@
-"""Transformers of fairseq: a checkpoint, two dictionaries, and subwords.
-
-fairseq's dictionaries, and the subwords of its training text.
-
-The weights of a checkpoint of fairseq by this toolkit's names.
-"""
+"""Transformers of fairseq: a checkpoint, two dictionaries, and the subwords of the text."""
 
 from __future__ import annotations
 
@@ -35,7 +30,7 @@ from nmt.subwords.bpe import BpeCodes, parse_codes
 from nmt.subwords.subwords import Subwords
 
 NAMES = ("model.pt", "checkpoint_best.pt")
-"""Names of the checkpoint to take where there are several."""
+"""Names of the checkpoint to import if there are several."""
 
 
 @import_formats.register("fairseq")
@@ -100,8 +95,8 @@ def _checkpoint_path(source: Path) -> Path:
     if len(paths) > 1 and not preferred:
         shown = ", ".join(path.name for path in paths)
         raise NmtError(
-            f"{source}: several checkpoints: {shown}; import each of an ensemble from a directory "
-            "of its own, with the dictionaries and the subwords"
+            f"{source}: several checkpoints: {shown}; import each model of an ensemble from its "
+            "own directory, with the dictionaries and the subwords"
         )
     if not paths:
         raise NmtError(f"{source}: holds no checkpoint, such as model.pt")
@@ -112,7 +107,7 @@ BEGIN, PAD, END, UNKNOWN = range(4)
 """fairseq's special ids. The decoder begins with the end of a sentence."""
 
 OVERWRITES = "#fairseq:overwrite"
-"""Mark of a line whose piece takes the place of an earlier one."""
+"""Mark of a line whose piece replaces an earlier, equal piece."""
 
 SENTENCEPIECE = ("sentencepiece.bpe", "sentencepiece", "spm")
 """Names of a SentencePiece model, without ``.model``."""
@@ -145,7 +140,7 @@ def dictionary(path: Path, size: int, is_target: bool) -> ReorderedVocabulary:
         names[UNKNOWN + number] = piece
     if len(lines) + UNKNOWN + 1 != size:
         raise NmtError(
-            f"{path}: {len(lines)} pieces and 4 special ones, but the model has {size} vectors"
+            f"{path}: {len(lines)} pieces and 4 special pieces, but the model has {size} vectors"
         )
     start = END if is_target else None
     try:
@@ -161,7 +156,7 @@ def read_segmenter(
 
     Args:
         source: directory of the model.
-        language: its files are preferred to those of both languages.
+        language: files of this language are preferred to files for both languages.
         tokenisation: before BPE codes.
 
     Raises:
@@ -234,7 +229,7 @@ class TransformerWeights:
     def weights(
         self, source: ReorderedVocabulary, target: ReorderedVocabulary
     ) -> dict[str, Tensor]:
-        """Return the weights by this toolkit's names, and leave none over."""
+        """Return all weights by this toolkit's names; an unknown weight is an error."""
         settings, width = self.settings, self.settings.width
         tables = {name: self._table(theirs) for name, theirs in TABLES.items()}
         tied = {"all": [*TABLES], "decoder": ["target_embedding", "output"], "none": []}
@@ -273,7 +268,7 @@ class TransformerWeights:
     def _count_positions(self) -> int:
         """Return the rows of the learned tables of positions.
 
-        fairseq numbers positions from the id after that of padding.
+        fairseq numbers positions from the id of padding plus one.
         """
         counts = {len(self._table(name)) - (PAD + 1) for name in POSITIONS}
         if len(counts) > 1 or min(counts) < 1:
@@ -302,7 +297,7 @@ class TransformerWeights:
 
 
 def _of_today(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors by the names of today, without those that fairseq itself passes over."""
+    """Return the tensors by current names, without the tensors that fairseq itself ignores."""
     renamed: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         stack, _, rest = name.partition(".")

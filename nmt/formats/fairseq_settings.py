@@ -16,7 +16,7 @@ from nmt.models.transformer.positions import PositionPart
 from nmt.recipe.config import build
 
 SECTIONS = ("generation", "task", "model")
-"""Sections of the configuration of fairseq 0.10 and later; later ones have priority."""
+"""Sections of the configuration of fairseq 0.10 and later; later sections have priority."""
 
 ACTIVATIONS = {
     "relu": "relu",
@@ -47,13 +47,13 @@ EXPECTED: dict[str, tuple[object, ...]] = {
         )
     },
 }
-"""Values of the settings that this toolkit has a counterpart of; a key may also be absent."""
+"""Supported values of the settings; a key may also be absent."""
 
 ALIKE = ("embed_dim", "ffn_embed_dim", "attention_heads", "normalize_before", "learned_pos")
 """Settings that must be the same in encoder and decoder."""
 
 OFFSET = 2
-"""Position of the first token, the id after that of padding."""
+"""Position of the first token: the id of padding plus one."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Settings:
                 )
 
     def value(self, key: str, default: Any) -> Any:
-        """Return the value of a key, or the default where it has none.
+        """Return the value of a key, or the default if the key has no value.
 
         Raises:
             NmtError: the value is not of the type of the default, or not a plain value.
@@ -131,7 +131,7 @@ class Settings:
         """Return the text of a key.
 
         Raises:
-            NmtError: the key has none, or one that cannot be part of a name of a file.
+            NmtError: the key has no text, or a text that cannot be part of a file name.
         """
         text: str = self.value(key, "")
         if not text or not text.isprintable() or set(text) & set("/\\"):
@@ -232,7 +232,7 @@ class Settings:
         """Return the tokenisation before BPE codes.
 
         Args:
-            default: name of the tokenisation where the checkpoint has none.
+            default: name of the tokenisation if the checkpoint names none.
 
         Raises:
             NmtError: this toolkit lacks the tokenizer.
@@ -275,7 +275,7 @@ class Settings:
 
 
 def _plain(section: object) -> dict[str, Any]:
-    """Return the keys and values of a section, none of something else."""
+    """Return the keys and values of a section; empty if the section is not a mapping."""
     values = vars(section) if isinstance(section, Namespace) else section
     return (
         {key: values[key] for key in values if isinstance(key, str)}

@@ -1,15 +1,9 @@
-"""Models for Hugging Face's transformers: ``MarianMTModel`` and ``MarianTokenizer``.
+"""Marian models in the format of Hugging Face's transformers, such as the models of OPUS-MT.
 
-The weights keep their values and get other names. The special ids of a trained run stay what they
-are. An imported model gets the layout of OPUS-MT again, in which padding begins the decoder.
-
-The weights of Hugging Face's ``MarianMTModel`` by name, and their names in this toolkit.
-
-Marian models in the format of Hugging Face's transformers, such as those of OPUS-MT.
-
-A directory as ``MarianMTModel.save_pretrained`` and ``MarianTokenizer.save_pretrained`` write it.
-
-The weights of Hugging Face's models, in files of safetensors or of torch.
+A directory holds what ``MarianMTModel.save_pretrained`` and ``MarianTokenizer.save_pretrained``
+write: weights in files of safetensors or torch, configurations and tokenizer. An exported run keeps
+its special ids. An imported model gets the layout of OPUS-MT again, in which padding begins the
+decoder.
 """
 
 from __future__ import annotations
@@ -96,7 +90,7 @@ class HuggingFaceExport(TransformerFormat):
 def _weights(
     model: Transformer, config: TransformerConfig, layout: TokenLayout
 ) -> dict[str, Tensor]:
-    """Return the weights by transformers' names; tied ones once."""
+    """Return the weights by transformers' names; tied weights once."""
     ours = weights_of(model)
     if config.tied_embeddings == "all":
         tables = {"shared": "target_embedding"}
@@ -173,7 +167,7 @@ _DECODER = {
 def layer_weights(
     encoder_layers: int, decoder_layers: int
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the name of each weight of the layers, and the names whose rows together make it up."""
+    """Yield the name of each weight of the layers, and the foreign names whose rows make it up."""
     for stack, count, parts in (
         ("encoder", encoder_layers, _ENCODER),
         ("decoder", decoder_layers, _DECODER),
@@ -211,7 +205,9 @@ class _Config:
     scale_embedding: bool = False
     pad_token_id: int | None = 58100
     eos_token_id: int = 0
-    alignment_layer: int | None = None  # of exports alone; else as Marian trains OPUS-MT's models
+    alignment_layer: int | None = (
+        None  # only in exports; the default is how Marian trains OPUS-MT's models
+    )
     alignment_head: int | None = 1
     share_encoder_decoder_embeddings: bool = True
     tie_word_embeddings: bool = True
@@ -321,7 +317,7 @@ def _vocabulary(
     if not all(type(token) is int and 0 <= token < size for token in ids.values()):
         raise NmtError(f"{path}: expected pieces with ids from 0 to {size - 1}, as in config.json")
     if not isinstance(unk, str) or unk not in ids:
-        raise NmtError(f"{path}: has no piece {unk!r} for what is unknown")
+        raise NmtError(f"{path}: has no piece {unk!r} for unknown pieces")
     names = {token: piece for piece, token in ids.items()}
     if len(names) < len(ids) or size > 2 * len(ids):
         raise NmtError(
@@ -348,7 +344,7 @@ def _convert(
     """
 
     def take(name: str, *shape: int) -> Tensor:
-        """Remove a tensor from those of the file, and return it."""
+        """Remove a tensor from the tensors of the file, and return it."""
         if name not in tensors:
             raise NmtError(f"{source}: the weights have no tensor {name}")
         tensor = tensors.pop(name)
@@ -397,7 +393,7 @@ def _convert(
 def _positions(
     source: Path, config: _Config, tensors: Weights, weights: dict[str, Tensor]
 ) -> tuple[PositionPart, Layout]:
-    """Return the encoding of positions: sinusoids, or the table of the file if it holds another."""
+    """Return the encoding of positions: sinusoids, or a table of the file that differs."""
     tables = [tensors.pop(name) for name in POSITIONS if name in tensors]
     layouts: tuple[Layout, ...] = ("halves", "concatenated", "interleaved")
     if not tables:
@@ -482,9 +478,9 @@ def _optional_json(path: Path) -> dict[str, Any]:
 
 
 class Weights:
-    """Weights by name; one in a safetensors file is read when it is taken.
+    """Weights by name; a weight in a safetensors file is read when it is popped.
 
-    So no more than the converted weights and the tensor that is being converted are in memory.
+    So memory holds only the converted weights and the tensor that is being converted.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor | Path], path: Path) -> None:
@@ -512,7 +508,7 @@ class Weights:
 
 
 def read_weights(source: Path) -> tuple[Weights, list[Path]]:
-    """Return the tensors of safetensors files or of those of torch, and the files."""
+    """Return the tensors of the safetensors or torch files, and the files."""
     paths = sorted(source.glob("model*.safetensors")) or sorted(source.glob("pytorch_model*.bin"))
     if not paths:
         raise NmtError(f"{source}: holds neither model.safetensors nor pytorch_model.bin")
@@ -533,7 +529,7 @@ def _read_names(path: Path) -> dict[str, Path]:
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
-    """Return what a file of torch holds by name, in no more memory than such files need.
+    """Return the tensors of a file of torch by name, in no more memory than the file's size.
 
     Raises:
         NmtError: the file holds something other than tensors, or they are larger than the file.

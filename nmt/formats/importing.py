@@ -2,8 +2,6 @@
 
 Models of other toolkits are untrusted input: nothing in them is executed, and every value is
 checked.
-
-Reordering of a foreign vocabulary, so that its special tokens get this toolkit's ids.
 """
 
 from __future__ import annotations
@@ -42,11 +40,11 @@ ORIGIN = "imported"
 
 @dataclass(frozen=True)
 class Imported:
-    """A model of another toolkit in the terms of this one."""
+    """A model of another toolkit in the terms of this toolkit."""
 
     config: ModelConfig
     weights: Tensors
-    """By this toolkit's names; tied weights once."""
+    """Weights by this toolkit's names; tied weights once."""
     subwords: Subwords
     search: Mapping[str, Any]
     """The recipe's section ``search``: the other toolkit's defaults for this model."""
@@ -98,10 +96,11 @@ def import_model(
     Args:
         source: directory of the model.
         output: directory of the run; it appears whole or not at all.
-        format_: format of the model; None to find it by looking.
-        source_lang: source language; None for that in the files of the model.
-        target_lang: target language; None for that in the files of the model.
-        name: name of the model, which the recipe of the run holds; None for that of its directory.
+        format_: format of the model; None to detect the format.
+        source_lang: source language; None for the language in the files of the model.
+        target_lang: target language; None for the language in the files of the model.
+        name: name of the model, which the recipe of the run holds; None for the name of its
+            directory.
 
     Raises:
         NmtError: the model is missing, damaged or of no known format, has parts that this toolkit
@@ -109,7 +108,7 @@ def import_model(
     """
     if not _may_be_replaced(output):
         raise NmtError(
-            f"{output}: holds something else than an imported run; choose another --output"
+            f"{output}: holds something other than an imported run; choose another --output"
         )
     format_ = format_ or find_format(source)
     imported = format_.read(source)
@@ -197,7 +196,7 @@ def read_sentencepiece(path: Path) -> bytes:
 
 
 def concatenate(path: Path, parts: Mapping[str, Tensor], axis: int = 0) -> Tensor:
-    """Return tensors side by side along an axis.
+    """Return tensors concatenated along an axis.
 
     Args:
         path: where the tensors come from, for messages.
@@ -253,13 +252,14 @@ def _may_be_replaced(output: Path) -> bool:
 
 @dataclass(frozen=True)
 class ReorderedVocabulary:
-    """The place of each foreign token in a vocabulary of this toolkit."""
+    """A foreign vocabulary, reordered so that its special tokens get this toolkit's ids."""
 
     vocabulary: Vocabulary
     rows: tuple[int | None, ...]
     """The foreign id of each id; None where the foreign vocabulary has no such token."""
     excluded: tuple[int, ...]
-    """Ids that the model does not predict: those without a foreign id, or with that of another."""
+    """Ids that the model never predicts: ids that have no foreign id, or share a foreign id with
+    another id."""
 
     @classmethod
     def of(
@@ -271,18 +271,18 @@ class ReorderedVocabulary:
         start: int | None,
         end: int,
     ) -> ReorderedVocabulary:
-        """Return the vocabulary in which special tokens come first and others keep their order.
+        """Return the vocabulary in which special tokens come first and the rest keeps its order.
 
         Args:
-            names: the piece of each foreign id; an id without one gets a name of its own.
+            names: the piece of each foreign id; an id without a piece gets a name of its own.
             size: number of foreign ids.
-            pad: id of padding; None where padding has no id, or that of another special token.
+            pad: id of padding; None if padding has no id, or shares it with another special token.
             unk: id of unknown pieces.
             start: id that the decoder starts with; None on the source side.
             end: id of the end of a sentence.
 
         Raises:
-            ValueError: an id is not one of the vocabulary, or two pieces have the same name.
+            ValueError: an id is outside the vocabulary, or two pieces have the same name.
         """
         special = (None if pad in (unk, start, end) else pad, unk, start, end)
         for token in special:
@@ -299,7 +299,7 @@ class ReorderedVocabulary:
         return cls(Vocabulary.of(pieces), rows, excluded)
 
     def reorder(self, table: Tensor) -> Tensor:
-        """Return the rows of a table [foreign ids, ...] in the order of the ids; others are 0."""
+        """Return the rows of a table [foreign ids, ...] in the order of the ids; missing rows are 0."""
         index = torch.tensor([0 if row is None else row for row in self.rows])
         reordered = table[index]
         reordered[[token for token, row in enumerate(self.rows) if row is None]] = 0

@@ -1,15 +1,7 @@
 """Models for Marian: ``model.npz`` with its configuration inside, vocabularies, ``decoder.yml``.
 
-Marian's decoder begins with a vector of zeros in the place of the embedding of BOS. An export
-subtracts that embedding from all embeddings of the target side. If the output layer is tied to
-them, the logits of a step change by the same number, and the probabilities do not. The biases of
-the first layer add the embedding again.
-
-The weights and settings of Marian's Transformers by name, and their names in this toolkit.
-
-Transformers of Marian: an npz or bin file with its configuration inside, and vocabularies.
-
-Also the packages of OPUS-MT and students of Bergamot, as far as their weights are not quantised.
+Imports also read the packages of OPUS-MT and students of Bergamot, unless their weights are
+quantised.
 """
 
 from __future__ import annotations
@@ -151,7 +143,12 @@ def _other_gates(config: TransformerConfig, weights: Mapping[str, Tensor]) -> It
 def _beginning_with_zeros(
     config: TransformerConfig, weights: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return the weights of the same model whose embedding of BOS is zero.
+    """Return the weights of the same model with an embedding of BOS that is zero.
+
+    Marian's decoder begins with a vector of zeros instead of the embedding of BOS. So the export
+    subtracts this embedding from all embeddings of the target side. If the output layer is tied to
+    the embeddings, the logits of a step change by the same number, and the probabilities stay the
+    same. The biases of the first layer add the embedding again.
 
     Post-norm layers with self-attention alone can add a vector to their input, by their biases.
     """
@@ -242,10 +239,10 @@ def _write_npz(path: Path, arrays: Mapping[str, Tensor], settings: dict[str, Any
 
 
 def _write_vocabularies(loaded: LoadedModel, orders: list[list[int]], directory: Path) -> list[str]:
-    """Write the vocabularies and return their names, those of source and target.
+    """Write the vocabularies of source and target, and return their names.
 
-    A SentencePiece model is the vocabulary, with its pieces in the order of the vectors. Where its
-    pieces are others than those of the model, the vocabulary is a list beside it.
+    A SentencePiece model is the vocabulary, with its pieces in the order of the vectors. If its
+    pieces differ from the pieces of the model, the vocabulary is a list in a second file.
     """
     subwords, names = loaded.subwords, []
     readers = (subwords.source_pieces, subwords.target_pieces)
@@ -271,7 +268,7 @@ def vocabulary_list(pieces: Iterable[str]) -> str:
 
 
 def _exported_search(loaded: LoadedModel) -> dict[str, Any]:
-    """Return the settings of marian-decoder that are nearest to those of the recipe."""
+    """Return the settings of marian-decoder that are nearest to the settings of the recipe."""
     search = loaded.recipe.get("search") or {}
     strategy = build(Strategy, search.get("strategy", "beam"), "search.strategy")  # type: ignore[type-abstract]
     penalty = getattr(strategy, "length_penalty", length_penalties["none"])
@@ -285,7 +282,7 @@ def _exported_search(loaded: LoadedModel) -> dict[str, Any]:
 
 
 Names = Iterator[tuple[str, list[str]]]
-"""Names of weights, and the names whose tensors, side by side, make them up."""
+"""Names of weights, and the foreign names whose tensors, concatenated, make them up."""
 
 BIAS = "decoder_ff_logit_out_b"
 
@@ -303,7 +300,7 @@ RESIDUALS: dict[tuple[str, ...], Placement] = {
 """Operations before and after a sublayer, and after a stack, without dropout."""
 
 PATTERNS = {"self-attention": "full", "average-attention": "average", "rnn": "ssru"}
-"""Values of ``transformer-decoder-autoreg``, and what the decoder has in this toolkit."""
+"""Values of ``transformer-decoder-autoreg``, and this toolkit's ``decoder_attention``."""
 
 
 def _attention(prefix: str, part: str, projections: dict[str, str]) -> Names:
@@ -324,7 +321,7 @@ def _feed_forward(prefix: str) -> Names:
 
 
 def _self_attention(prefix: str, pattern: str, suffix: str) -> Names:
-    """Yield the weights of what mixes the tokens of one side: attention or a recurrence."""
+    """Yield the weights of the self-attention, average attention or recurrence of a layer."""
     if pattern == "ssru":
         yield "attention.project_in.weight", [f"{prefix}_rnn_Wf", f"{prefix}_rnn_W"]
         yield "attention.forget_bias", [f"{prefix}_rnn_bf"]
@@ -354,7 +351,7 @@ def _layer(prefix: str, pattern: str, is_decoder: bool, suffix: str) -> Names:
 
 
 def layer_weights(config: TransformerConfig) -> Names:
-    """Yield the name of each weight of the layers, and the names that make it up side by side."""
+    """Yield the name of each weight of the layers, and the foreign names to concatenate."""
     is_pre_norm = config.residual == "pre_norm"
     suffix = "_pre" if is_pre_norm else ""
     for stack in ("encoder", "decoder"):
@@ -400,13 +397,13 @@ EXPECTED: dict[str, tuple[object, ...]] = {
         )
     },
 }
-"""Values of the configuration that this toolkit has a counterpart of; a key may also be absent."""
+"""Supported values of the configuration; a key may also be absent."""
 
 
 @import_formats.register("marian")
 @dataclass(frozen=True, kw_only=True)
 class MarianImport(ImportFormat):
-    """A directory with ``decoder.yml`` and what it names, or with one model and ``vocab.spm``."""
+    """A directory with ``decoder.yml`` and its files, or with one model and ``vocab.spm``."""
 
     def recognises(self, source: Path) -> bool:
         """Return whether there is a file of arrays."""
@@ -502,7 +499,7 @@ class _Model:
             raise NmtError(f"{self.path}: {error}") from None
 
     def _alignment_layer(self) -> int:
-        """Return the layer whose first head Marian aligns by, and guides in training."""
+        """Return the layer whose first head gives Marian's alignments."""
         key = "transformer-guided-alignment-layer"
         value = str(self.values.get(key, "last"))
         if value == "last":
@@ -535,7 +532,7 @@ class _Model:
     def weights(
         self, config: TransformerConfig, source: ReorderedVocabulary, target: ReorderedVocabulary
     ) -> dict[str, Tensor]:
-        """Return the weights by this toolkit's names, and leave none over."""
+        """Return all weights by this toolkit's names; an unknown weight is an error."""
         target_size = self.sizes()[1]
         if self.tied == "all":
             tables = {"target_embedding": target.reorder(self._take(EMBEDDINGS["shared"]))}
@@ -557,7 +554,8 @@ class _Model:
         for name, theirs in layer_weights(config):
             parts = {their_name: self._take(their_name) for their_name in theirs}
             if name.endswith("gate.weight"):
-                # Marian's gate of the input sees the input alone, that of the mean the mean.
+                # Marian's gate of the input sees only the input, and its gate of the mean only the
+                # mean.
                 present, past = parts.values()
                 weights[name] = torch.block_diag(present.t(), past.t())  # type: ignore[no-untyped-call]
             elif name.endswith("weight") and not ("norm" in name or "_end" in name):
@@ -570,7 +568,7 @@ class _Model:
 
 
 def _decoder(source: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the file of the decoder's configuration and its values; none without one."""
+    """Return the file of the decoder's configuration and its values; empty if there is none."""
     paths = [source / "decoder.yml", *sorted(source.glob("*decoder.yml"))]
     path = next((path for path in paths if path.exists()), paths[0])
     values = parse_yaml(read_text(path), str(path)) if path.exists() else {}
@@ -623,7 +621,8 @@ def _model_path(source: Path, decoder: dict[str, Any]) -> Path:
     names = _named(source, decoder, "models")
     if len(names) > 1:
         raise NmtError(
-            f"{source}: an ensemble of {len(names)} models; import each from its own directory"
+            f"{source}: an ensemble of {len(names)} models; import each model from its own "
+            "directory"
         )
     paths = [source / name for name in names] or _arrays(source)
     if len(paths) != 1 or not paths[0].exists():

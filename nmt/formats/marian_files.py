@@ -1,9 +1,8 @@
-"""Marian's binary files: headers, names, shapes, padding to 256 bytes, then the values.
+"""Marian's binary files, and its vocabularies.
 
-Numbers are little-endian. A header has four of 64 bits: the length of the name with its final zero
+A binary file has headers, names, shapes, padding to 256 bytes, then the values. Numbers are
+little-endian. A header has four numbers of 64 bits: the length of the name with its final zero
 byte, the type, the number of dimensions, and the bytes of the values with their padding.
-
-Marian's vocabularies: files of YAML or JSON with the id of each piece, or lists of pieces.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def _arrays(path: Path, file: BinaryIO, size: int) -> Iterator[tuple[str, Array]
     if version != VERSION and b"Spec\0" in read(min(64, size - file.tell())):
         raise NmtError(
             f"{path}: a model of CTranslate2, which cannot be imported; translate with it if "
-            "`nmt export` made it, or import the model that it was made of"
+            "`nmt export` made it, or import the model that it was made from"
         )
     if version != VERSION:
         raise ValueError(f"its version is {version}, not {VERSION}")
@@ -72,8 +71,8 @@ def _arrays(path: Path, file: BinaryIO, size: int) -> Iterator[tuple[str, Array]
     for name, shape, (_, kind, _, length) in zip(names, shapes, headers, strict=True):
         if (dtype := TYPES.get(kind)) is None:
             raise NmtError(
-                f"{path}: the type of {name} is {kind:#x}: quantised weights, of which nmt reads "
-                "none; import the model from which marian-conv made this one"
+                f"{path}: the type of {name} is {kind:#x}: quantised weights, which nmt does not "
+                "read; import the model from which marian-conv made this file"
             )
         elements = math.prod(shape)
         if min(shape, default=0) < 0 or elements * dtype.itemsize > length:
@@ -90,7 +89,7 @@ MOST_DIGITS = 10
 
 
 def read_pieces(path: Path) -> dict[int, str]:
-    """Return the piece of each id in a file; one without a suffix of YAML or JSON is a list.
+    """Return the piece of each id in a file. A file that is neither YAML nor JSON is a list.
 
     Raises:
         NmtError: the file is missing, or has something other than pieces with their ids.
@@ -152,7 +151,7 @@ def _mistaken(path: Path) -> NmtError:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file, with U+FFFD for what is not UTF-8.
+    """Return the text of a file, with U+FFFD for invalid UTF-8.
 
     Raises:
         NmtError: the file is missing.

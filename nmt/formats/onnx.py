@@ -1,9 +1,8 @@
 """Models in ONNX, for ONNX Runtime and transformers.js: an encoder, and a decoder of one step.
 
-Files, inputs and outputs have the names that Hugging Face's optimum gives those of Marian models.
-The decoder is one graph for the first step and for later ones. The past of the first step has
-length 0: so far, no position of the source is projected to keys and values, so this step projects
-all of them. Later steps find none left.
+Files, inputs and outputs have the names that Hugging Face's optimum uses for Marian models. The
+decoder is one graph for all steps. In the first step the past has length 0, and the graph projects
+all positions of the source to keys and values. Later steps reuse these.
 """
 
 from __future__ import annotations
@@ -38,13 +37,14 @@ DIRECTORY = "onnx"
 """Where optimum and transformers.js look for graphs in the directory of a model."""
 
 LayerPast = tuple[Tensor, Tensor, Tensor, Tensor]
-"""Keys and values of a decoder layer: of its past [B, H, P, C], and of the source [B, H, S', C]. In
-the place of the first two a recurrence has its state [B, 1, W] and, to count steps, [B, 1, P, 1].
+"""Keys and values of a decoder layer: of its past [B, H, P, C], and of the source [B, H, S', C]. A
+recurrence replaces the first two by its state [B, 1, W] and a tensor that counts steps, [B, 1, P,
+1].
 """
 
 BATCH, LENGTH, STEPS, PROJECTED = 2, 7, 5, 3
 """Sizes of the examples that torch traces: numbers of sentences, of tokens in the source, of
-earlier steps, and of positions of the source that these have projected."""
+earlier steps, and of source positions that are already projected."""
 
 PAST = ("decoder.key", "decoder.value", "encoder.key", "encoder.value")
 """Names of the tensors of a :data:`LayerPast`."""

@@ -1,9 +1,7 @@
 """The files around the weights of a Marian model of Hugging Face: settings and tokenizer.
 
-``tokenizer.json``: subwords for Hugging Face's fast tokenizers, which transformers.js has, too.
-
-These tokenizers have the pieces and the scores of SentencePiece, and read its rules of
-normalisation.
+``tokenizer.json`` holds the pieces and the scores of SentencePiece, and its rules of normalisation,
+for Hugging Face's fast tokenizers, which transformers.js has, too.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ MAX_POSITIONS = 1024
 """Rows of the exported position tables, and the maximum length of a sentence."""
 
 MAX_LENGTH = 512
-"""Maximum length of a source, and of an output where the recipe sets no other, in tokens."""
+"""Maximum length of a source, and default maximum length of an output, in tokens."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class TokenLayout:
     """The piece of each of this toolkit's ids."""
     target: tuple[str, ...]
     order: tuple[int, ...] | None
-    """This toolkit's id of each exported target id; None where the ids stay what they are."""
+    """This toolkit's id of each exported target id; None if the ids do not change."""
     special: dict[str, int]
     """The exported special ids by their names in ``config.json``."""
 
@@ -91,9 +89,10 @@ class TokenLayout:
         return token if self.order is None else self.order.index(token)
 
     def num_pads(self, size: int) -> int:
-        """Return the number of ids behind the pieces of a side of this size, with OPUS-MT's layout.
+        """Return the number of ids after the pieces of a side of this size, in OPUS-MT's layout.
 
-        transformers has one id of padding for both sides, so the smaller one gets fillers up to it.
+        transformers has one id of padding for both sides, so the smaller vocabulary gets fillers up
+        to this id.
         """
         return max(len(self.source), len(self.target)) - size + 1
 
@@ -163,7 +162,7 @@ def _config(config: TransformerConfig, layout: TokenLayout) -> dict[str, Any]:
 def _generation(
     loaded: LoadedModel, config: TransformerConfig, layout: TokenLayout
 ) -> dict[str, Any]:
-    """Return the settings of ``generate`` that are nearest to those of the recipe."""
+    """Return the settings of ``generate`` that are nearest to the settings of the recipe."""
     search = loaded.recipe.get("search") or {}
     strategy = build(Strategy, search.get("strategy", "beam"), "search.strategy")  # type: ignore[type-abstract]
     penalty = getattr(strategy, "length_penalty", length_penalties["none"])

@@ -1,9 +1,9 @@
 """Files of PyTorch as data: tensors and plain values, and nothing that executes code.
 
 A pickle may name any function to call. ``torch.load(weights_only=True)`` calls a few functions of
-torch that make tensors, and refuses others before it imports them. A class that is allowed besides
-can be called with any positional arguments, and its objects get any attributes; so only a class
-that does nothing with either may be allowed.
+torch that make tensors, and refuses other functions before it imports them. A file can call an
+additionally allowed class with any positional arguments, and set any attributes of its objects. So
+allow only classes that do nothing with arguments and attributes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DAMAGES = (
 """Errors of torch for a damaged file."""
 
 MAX_TIED = 4
-"""Maximum number of names of a tensor in a file: of embeddings that are tied."""
+"""Maximum number of names of one tensor in a file; tied embeddings have several names."""
 
 TOO_LARGE = "its tensors are sparse, or larger than the file; convert the model again"
 
@@ -65,9 +65,7 @@ def load_plain(path: Path, allowed: Sequence[type] = ()) -> Any:
     except DAMAGES as error:
         name = re.search(r"GLOBAL ([\w.]{1,200})", str(error))
         holds = f": it holds {name[1]}" if name else ""
-        raise NmtError(
-            f"{path}: not a file of tensors alone, which is all that nmt reads{holds}"
-        ) from None
+        raise NmtError(f"{path}: not not only tensors, and nmt reads nothing else{holds}") from None
 
 
 def check_stored(path: Path, tensors: Sequence[Tensor]) -> None:

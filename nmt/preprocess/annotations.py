@@ -1,4 +1,4 @@
-"""Annotations of pairs: what a corpus says of each in files beside its text, or in last columns."""
+"""Annotations of training pairs, in files next to the text or in its last columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Annotation:
     ending: str
     """Ending of the name of the file."""
     key: str
-    """Key of the recipe's section ``preprocess`` that has it read."""
+    """Key of the recipe's section ``preprocess`` that turns the annotation on."""
     column: str
     """Content of the column in a file with columns."""
     line: str
@@ -25,7 +25,7 @@ class Annotation:
     """Remedy if the file is missing."""
 
     def find(self, path: str) -> Path:
-        """Return the file beside a text.
+        """Return the file next to a text.
 
         Raises:
             NmtError: there is none.
@@ -70,4 +70,4 @@ def find(name: str) -> Path:
     for suffix in ("", *COMPRESSED):
         if (path := Path(name + suffix)).is_file():
             return path
-    raise NmtError(f"no such file: {name}, nor the same with .gz, .xz or .zst behind it")
+    raise NmtError(f"no such file: {name}, nor the same name with .gz, .xz or .zst")

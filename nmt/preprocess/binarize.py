@@ -68,7 +68,7 @@ def preprocess(config: PreprocessConfig) -> Manifest:
     if count > 1:
         if (path / MANIFEST).exists():
             raise NmtError(
-                f"{path}: holds a whole dataset, beside which no part can be; give another "
+                f"{path}: holds a whole dataset and cannot hold a part, too; give another "
                 "--output-dir for the parts"
             )
         path = shard_directory(path, number, count)
@@ -185,8 +185,8 @@ def _append_held_out(
 def _report_links(linked: int, pairs: int) -> None:
     if not linked:
         raise NmtError(
-            "preprocess.alignments: no training pair has a link left; align the words of this very "
-            "text, and clean the text before that, not here"
+            "preprocess.alignments: no training pair has a link left; align the words of this "
+            "very text; clean the text before the alignment, not here"
         )
     say(f"word alignments: {linked:,} of {pairs:,} training pairs have links")
 
@@ -253,11 +253,11 @@ def find_corpora(config: PreprocessConfig) -> dict[str, list[Bitext]]:
     if missing:
         flags = ", ".join(missing)
         raise NmtError(
-            f"preprocess: not given: {flags}; say it there or in the recipe, which "
+            f"preprocess: not given: {flags}; give these options, or the keys in the recipe, which "
             "`nmt init` writes"
         )
     if [corpus.path for corpus in config.corpora].count(STDIN) > 1:
-        raise NmtError("preprocess: train has - twice, but there is one standard input")
+        raise NmtError("preprocess: train has - twice, but there is only one standard input")
     by_document = config.documents is not None
     train = [
         Bitext(Path(STDIN), None, direction=corpus.direction)

@@ -1,7 +1,4 @@
-"""The recipe's section ``preprocess``.
-
-Differences between a recipe and the dataset that was made from it.
-"""
+"""The recipe's section ``preprocess``, and its differences from the settings of a dataset."""
 
 from __future__ import annotations
 
@@ -30,9 +27,9 @@ class PreprocessConfig(Cleaning, SubwordTraining):
     """The recipe's ``preprocess`` section.
 
     A corpus is given by its prefix: PREFIX stands for the files PREFIX.SOURCE_LANG and
-    PREFIX.TARGET_LANG, plain or with ``.gz``, ``.xz`` or ``.zst`` behind. A training corpus may
-    also be one file FILE.tsv (or FILE.tsv.gz, ...) with source, tab and target on a line, or ``-``,
-    which reads such lines from the standard input.
+    PREFIX.TARGET_LANG, plain or compressed, with ``.gz``, ``.xz`` or ``.zst`` at the end of the
+    name. A training corpus may also be one file FILE.tsv (or FILE.tsv.gz, ...) with source, tab and
+    target on a line, or ``-``, which reads such lines from the standard input.
     """
 
     source_lang: str = ""
@@ -69,20 +66,20 @@ class PreprocessConfig(Cleaning, SubwordTraining):
 
     target_order: TokenOrder = "left_to_right"
     """Order of the tokens of target sentences: left_to_right, or right_to_left for a model that
-    writes the last token first, with which `nmt rescore` weighs the translations of another model.
+    writes the last token first, for use with `nmt rescore` on the translations of another model.
     Text, translations and scores have their usual order."""
 
     documents: DocumentContext | None = None
     """Translate sentences with their context: blank lines on both sides divide the corpora into
-    documents, and sentences are joined by a separator. ``{context: 2}`` joins the two sentences
-    before each one (Tiedemann and Scherrer 2017), on both ``sides`` or on the source alone (both,
-    source). ``{whole: true}`` joins whole documents, and their halves, quarters and so on (Sun et
-    al. 2022). Joined sentences have at most ``max_tokens`` tokens, 512 by default."""
+    documents, and sentences are joined by a separator. ``{context: 2}`` joins the two previous
+    sentences to each sentence (Tiedemann and Scherrer 2017), on both ``sides`` or on the source
+    alone (both, source). ``{whole: true}`` joins whole documents, and their halves, quarters and so
+    on (Sun et al. 2022). Joined sentences have at most ``max_tokens`` tokens, 512 by default."""
 
     document_ids: bool = False
     """Divide the corpora by ids instead of blank lines: read the id of the document of each pair
-    from the file PREFIX.docid, or from a last column of FILE.tsv and of stdin. Another id than that
-    of the line before begins a document."""
+    from the file PREFIX.docid, or from a last column of FILE.tsv and of stdin. An id that differs
+    from the id of the previous line begins a document."""
 
     alignments: bool = False
     """Read word alignments of the training pairs, for `train.guided_alignment`: from the file
@@ -92,10 +89,10 @@ class PreprocessConfig(Cleaning, SubwordTraining):
     sentence_weights: bool = False
     """Read a weight of each training pair in the loss: from the file PREFIX.weights, a number on
     each line, or from a last column of FILE.tsv and of stdin. A pair with weight 2 counts in the
-    loss as twice the same pair, and one with 0 not at all."""
+    loss twice, and a pair with weight 0 not at all."""
 
     output_dir: str = "data-bin"
-    """Directory to write; an older dataset there is replaced once the new one is complete."""
+    """Directory to write; an older dataset there is replaced once the new dataset is complete."""
 
     separate_vocabularies: bool = False
     """Learn subwords for each language by itself; the paper shares one vocabulary."""
@@ -105,18 +102,19 @@ class PreprocessConfig(Cleaning, SubwordTraining):
     directory of a dataset or a run. The settings for learning then have no effect."""
 
     extend_vocabulary: str | None = None
-    """Existing subwords that get new pieces behind the old ones, as `subword_model` names them; old
-    ids stay. ``nmt train --init-from`` begins the new pieces with the mean of the old pieces that
-    spell them. The new pieces are those of `new_pieces`. Without such a file, pieces of characters
-    that the old ones lack are learned from the training text, up to `vocab_size` pieces in all."""
+    """Existing subwords to which new pieces are appended, named as in `subword_model`; old ids
+    stay. ``nmt train --init-from`` begins the new pieces with the mean of the old pieces that spell
+    them. The new pieces come from the file `new_pieces`. Without a file, pieces are learned from
+    the training text for characters that the old pieces lack, up to `vocab_size` pieces in all."""
 
     new_pieces: str | None = None
-    """File of new pieces for `extend_vocabulary`, one on each line. A piece is cut wherever it
-    stands, before all others; one that begins with "▁" only at the beginning of a word."""
+    """File of new pieces for `extend_vocabulary`, one on each line. A new piece is matched wherever
+    it occurs, before all old pieces. A piece that begins with "▁" is matched only at the beginning
+    of a word."""
 
     workers: int = 0
-    """Processes that clean and encode; 0 means one for each core that this process may use. The
-    dataset is the same for any number."""
+    """Processes that clean and encode; 0 for one per core that this process may use. The dataset is
+    the same for any number."""
 
     shard: str | None = None
     """Make the I-th of N parts of the dataset, for instance on one of N machines; ``auto`` takes
@@ -188,7 +186,7 @@ class PreprocessConfig(Cleaning, SubwordTraining):
         return tuple(dict.fromkeys(corpus.direction for corpus in self.corpora))
 
     def for_direction(self, direction: Direction) -> PreprocessConfig:
-        """Return the settings with those of the languages in the steps of cleaning."""
+        """Return the settings, with the cleaning steps adapted to the languages."""
         # Steps such as script know their languages only now.
         return replace(self, clean=tuple(step.for_languages(*direction) for step in self.clean))
 
@@ -226,7 +224,7 @@ class PreprocessConfig(Cleaning, SubwordTraining):
 def _part_of_environment() -> tuple[int, int]:
     """Return this process's number, from 1, and the number of processes.
 
-    They are those of torchrun or of a Slurm array.
+    Both numbers come from torchrun or from a Slurm array.
 
     Raises:
         ValueError: neither started this process, or the array has gaps.
@@ -256,15 +254,15 @@ MAX_SHOWN = 80
 
 
 def differences(file: Path, section: Mapping[str, Any], dataset: Path) -> list[str]:
-    """Return the keys of a recipe that differ from those that its dataset was made with.
+    """Return the keys of a recipe that differ from the settings of its dataset.
 
-    Each comes with both values, if these are short. A recipe older than the dataset has none:
-    flags of ``nmt preprocess`` may have gone before it.
+    Each key comes with both values, if the values are short. A recipe older than the dataset has no
+    differences: the settings may come from flags of ``nmt preprocess``.
 
     Args:
         file: the recipe.
         section: values of its section ``preprocess``.
-        dataset: directory of a dataset; if the recipe writes another one, nothing differs.
+        dataset: directory of a dataset; if the recipe writes another dataset, nothing differs.
 
     Raises:
         NmtError: the section is not valid.
@@ -272,12 +270,12 @@ def differences(file: Path, section: Mapping[str, Any], dataset: Path) -> list[s
     values = {key: value for key, value in section.items() if key not in NOT_IN_THE_DATA}
     config = build(PreprocessConfig, values, "preprocess")
     written = Path(str(section.get("output_dir", PreprocessConfig.output_dir)))
-    # An older recipe is the one that the dataset was made with.
+    # The dataset was made with an older recipe.
     if not _is_newer(file, dataset / MANIFEST) or written.resolve() != dataset.resolve():
         return []
     try:
         made = _comparable({**dump(PreprocessConfig()), **Manifest.read(dataset).recipe})
-    except NmtError:  # training says what is wrong with the dataset
+    except NmtError:  # training reports the problem of the dataset
         return []
     wanted = _comparable(dump(config))
     return [
@@ -300,7 +298,7 @@ def _is_newer(file: Path, other: Path) -> bool:
 
 
 def _comparable(value: Any) -> Any:
-    """Return values without those that are None, which a dataset may leave out."""
+    """Return the values that are not None; a dataset may leave out None."""
     if isinstance(value, dict):
         return {key: _comparable(item) for key, item in value.items() if item is not None}
     return [_comparable(item) for item in value] if isinstance(value, list) else value

@@ -2,8 +2,6 @@
 
 Only a line feed ends a line: U+2028, a lone carriage return or a NUL never does. So line 7 here is
 line 7 for every other tool.
-
-Ends of documents in lines as they are read.
 """
 
 from __future__ import annotations
@@ -52,14 +50,14 @@ class Text:
     """Prefix or file, as in the key ``train``."""
 
     source_lang: str | None = None
-    """Language to translate from; None for that of the section."""
+    """Language to translate from; None for the language of the section."""
 
     target_lang: str | None = None
-    """Language to translate into; None for that of the section."""
+    """Language to translate into; None for the language of the section."""
 
     @property
     def direction(self) -> Direction:
-        """The languages, of which none is None."""
+        """The languages; both must be set."""
         return self.source_lang or "", self.target_lang or ""
 
 
@@ -71,13 +69,14 @@ class Corpus(Text):
     """How often each pair is in the dataset: 2 for twice, 0.5 for a random half of the pairs."""
 
     max_pairs: int | None = None
-    """Largest number of pairs to take; of more pairs, a random sample is taken."""
+    """Largest number of pairs to take; a larger corpus is sampled at random."""
 
     name: str | None = None
-    """Name by which `train.stages` chooses the corpus; several may have the same one."""
+    """Name by which `train.stages` chooses the corpus; several corpora may share a name."""
 
     tag: str | None = None
-    """Name of the tag before each source, such as "bt" for back-translated text; None for none."""
+    """Name of the tag before each source, such as "bt" for back-translated text; None for no
+    tag."""
 
     def __post_init__(self) -> None:
         if not 0 < self.weight <= LARGEST_WEIGHT:
@@ -130,7 +129,7 @@ class Block:
     def shard(self, shards: int) -> int:
         """Return the shard, from 1, that counts the lines of the block, and holds its documents."""
         # Blocks that end with documents have somewhat fewer lines.
-        # By the number of the block, so that shards have like parts of every corpus.
+        # By the number of the block, so that each shard has a similar part of every corpus.
         return (round((self.first - 1) / CHUNK) + self.corpus) % shards + 1
 
     def decode(self, on_invalid_utf8: OnInvalidUtf8 | None = "error") -> Chunk:
@@ -180,7 +179,7 @@ class Block:
 class Bitext:
     """Two files whose lines are translations of each other, or one file with two columns.
 
-    Annotations are in files beside them, or in further columns.
+    Annotations are in further files, or in further columns.
     """
 
     source: Path
@@ -195,7 +194,8 @@ class Bitext:
     direction: Direction = ("", "")
     """Source and target language."""
     has_documents: bool = False
-    """Whether blank lines or ids divide the text into documents, so that a block ends with one."""
+    """Whether blank lines or ids divide the text into documents, so that blocks end where documents
+    end."""
 
     @classmethod
     def find(
@@ -283,7 +283,8 @@ class Bitext:
     ) -> Iterator[tuple[_Lines, ...]]:
         """Yield the same lines so that a block ends where a document does.
 
-        How a block ends depends on the lines from its first one on, and on nothing before.
+        The end of a block depends on the lines from the block's first line on, never on earlier
+        lines.
         """
         waiting: list[list[bytes]] = [[] for _ in self.files]
         position, has_ids = 0, DOCUMENT_IDS in self.annotations
@@ -394,13 +395,13 @@ def watched(doing: str, bitexts: list[Bitext], done: Sequence[int] = ()) -> Iter
 
 
 def last_end(lines: Sequence[bytes], most: int, has_ids: bool) -> int:
-    """Return the number of lines, at most `most`, behind which a document ends; `most` for none.
+    """Return the number of lines, at most `most`, after which a document ends; `most` if none ends.
 
     Args:
-        lines: more lines, or as many.
+        lines: lines of a file, at least `most`.
         most: number of lines.
-        has_ids: whether the last column of the lines has ids, each document another one. Otherwise
-            a document ends where a line is blank and the next is not, or the other way round.
+        has_ids: whether the last column of the lines has ids of documents. Otherwise a document
+            ends where a line is blank and the next line is not, or the other way round.
     """
     mark = _id if has_ids else _is_blank
     # From the end: the longest block that does not tear a document.

@@ -61,13 +61,13 @@ def find_subwords(
         if subwords.shared and config.separate_vocabularies:
             key = "subword_model" if config.subword_model else "extend_vocabulary"
             raise NmtError(
-                f"preprocess: separate_vocabularies is set, but {key} {path} is one for both "
-                "sides; unset one of them"
+                f"preprocess: separate_vocabularies is set, but {key} {path} is one model for "
+                "both sides; unset one of them"
             )
         if config.casing == "inline" and not is_cased(subwords.source):
             raise NmtError(
                 f"preprocess: casing is inline, but the subwords of {path} have no marks of casing"
-                "; leave it out, or learn new subwords"
+                "; leave out casing, or learn new subwords"
             )
         subwords = subwords.in_order(config.target_order)
         subwords.directions = _directions(config, subwords.directions)
@@ -85,7 +85,7 @@ def find_subwords(
 
 
 def _directions(config: PreprocessConfig, known: Directions | None = None) -> Directions | None:
-    """Return the directions of the dataset and of given subwords; None for a single one."""
+    """Return the directions of the dataset and of given subwords; None for a single direction."""
     if known:
         return known.union(config.directions)
     if len(config.directions) == 1:
@@ -96,7 +96,7 @@ def _directions(config: PreprocessConfig, known: Directions | None = None) -> Di
 def _learned(
     directory: Path, train: list[Bitext], held_out: frozenset[str], config: PreprocessConfig
 ) -> Subwords:
-    """Return subwords learned from the training text, which a killed run may have left."""
+    """Return subwords learned from the training text, or found where a killed run left them."""
     learned = directory / SCRATCH / "learned"
     if not learned.exists():
         source, target = _sample(train, held_out, config)
@@ -121,9 +121,9 @@ def _learned(
 def _with_new_pieces(
     old: Subwords, train: list[Bitext], held_out: frozenset[str], config: PreprocessConfig
 ) -> Subwords:
-    """Return the given subwords with the tags that they lack, and with other new pieces.
+    """Return the given subwords with the tags that they lack, and with new pieces.
 
-    These are the pieces of a file or, if no tag was lacking, pieces learned from the text.
+    The new pieces come from a file or, if no tag was lacking, are learned from the text.
     """
     tags = needed_tags(old.directions, config.corpora, config.documents)
     subwords = with_tags(old, *tags)
@@ -132,7 +132,7 @@ def _with_new_pieces(
         if subwords.is_same_as(old):
             raise NmtError(
                 f"{config.new_pieces}: {config.extend_vocabulary} has all these pieces; add new "
-                "ones, or use --subword-model"
+                "pieces, or use --subword-model"
             )
     elif subwords.is_same_as(old):
         subwords = with_learned_pieces(old, *_sample(train, held_out, config), config)
@@ -141,7 +141,7 @@ def _with_new_pieces(
     counts = ", ".join(
         f"{number:,} of {side}" for number, side in zip(numbers, sides, strict=False)
     )
-    say(f"new pieces behind those of {config.extend_vocabulary}: {counts}")
+    say(f"new pieces after the pieces of {config.extend_vocabulary}: {counts}")
     return subwords
 
 

@@ -1,7 +1,7 @@
 """Sentences of a document, joined by a separator that no text spells.
 
-As text, joined sentences are the lines of one string. As ids, the separator is where the end of
-each sentence but the last would be.
+As text, joined sentences are the lines of one string. As ids, the separator replaces the EOS of
+each sentence but the last.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nmt.subwords.segmenters import SEPARATOR, Segmenter
 
 
 def document_numbers(chunk: Chunk) -> Ids:
-    """Return the number of the document of each pair [n], from 1; 0 for a blank line between two.
+    """Return the number of the document of each pair [n], from 1; 0 for a blank line.
 
     Raises:
         NmtError: a line has no id; or without ids, a line is blank on one side only.
@@ -37,7 +37,7 @@ def document_numbers(chunk: Chunk) -> Ids:
     ids = [text.strip() for text in chunk.annotations[DOCUMENT_IDS]]
     if "" in ids:
         name, line = chunk.names[DOCUMENT_IDS], chunk.first + ids.index("")
-        raise NmtError(f"{name}: line {line} has no id of a document; write one on each line")
+        raise NmtError(f"{name}: line {line} has no id of a document; write an id on each line")
     return 1 + np.cumsum([False, *map(ne, ids, ids[1:])])
 
 
@@ -60,14 +60,14 @@ def blank_pairs(chunk: Chunk) -> npt.NDArray[np.bool_]:
 
 
 def with_blank_lines(chunk: Chunk) -> Chunk:
-    """Return pairs with a blank line between documents in the place of ids.
+    """Return pairs with blank lines between documents instead of ids.
 
     Raises:
         NmtError: as :func:`document_numbers`, or a line is blank on one side only.
     """
     if DOCUMENT_IDS not in chunk.annotations:
         return chunk
-    blank_pairs(chunk)  # while the numbers of lines are those of the files
+    blank_pairs(chunk)  # before the numbers of lines differ from the files
     is_behind_another = chunk.first > 1
     begins = np.diff(document_numbers(chunk), prepend=1 - is_behind_another).tolist()
     source, target = (
@@ -98,7 +98,7 @@ def warn_of_undivided(bitexts: Iterable[Bitext]) -> None:
 
 @dataclass(frozen=True)
 class Joiner:
-    """Joins the sentences of documents as a dataset says."""
+    """Joins the sentences of documents, by the settings of a dataset."""
 
     context: DocumentContext
     separators: tuple[int, int]
@@ -131,7 +131,8 @@ class Joiner:
     def held_out(self, chunk: Chunk, numbers: Ids, lengths: Ids) -> tuple[list[str], list[str]]:
         """Return the texts of held-out pairs, as many as lines.
 
-        With whole documents, the first line of a part has the whole part, and its others none.
+        With whole documents, the first line of a part holds the whole part, and its other lines are
+        empty.
 
         Args:
             chunk: pairs with the blank lines between documents.
@@ -182,7 +183,7 @@ def separator_of(segmenter: Segmenter) -> int:
     """Return the id of the separator.
 
     Raises:
-        NmtError: the vocabulary has none.
+        NmtError: the vocabulary has no separator.
     """
     if SEPARATOR not in segmenter.tags:
         raise NmtError(
@@ -193,7 +194,7 @@ def separator_of(segmenter: Segmenter) -> int:
 
 
 def joiner_of(context: DocumentContext | None, sides: Sequence[Segmenter]) -> Joiner | None:
-    """Return what joins sentences for a context; None for single sentences."""
+    """Return the joiner of a context; None for single sentences."""
     if context is None:
         return None
     source, target = sides

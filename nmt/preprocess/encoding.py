@@ -1,11 +1,7 @@
 """Encode blocks of text as token ids on all cores, in the order of the text.
 
-Encoded pairs in plain files, from which a killed preprocessing resumes.
-
-Encode text with a cache of words: SentencePiece's ids, several times faster.
-
-Text repeats its words. If no piece crosses a space, the ids of a line are the ids of its words, one
-after the other, and each distinct word needs to be segmented only once.
+Encoded pairs are stored in plain files, from which a killed preprocessing resumes. A cache of words
+makes encoding several times faster than SentencePiece, with the same ids.
 """
 
 from __future__ import annotations
@@ -60,7 +56,7 @@ class Encoded:
     keys: Keys
     """Hashes of the pairs [n, 2], equal for equal pairs; [0, 2] if they are not needed."""
     weights: npt.NDArray[np.float32]
-    """Weights of the pairs in the loss; none if there are none."""
+    """Weights of the pairs in the loss; empty if all weights are 1."""
     stats: CleaningStats
     block: Block
     """The block, without its text."""
@@ -77,7 +73,7 @@ class CleanedPairs:
     texts: tuple[list[str], list[str]]
     """Both sides."""
     keys: Keys = field(default_factory=lambda: np.empty((0, 2), np.uint64))
-    """As those of :class:`Encoded`."""
+    """See :class:`Encoded`."""
 
     def keep(self, kept: npt.NDArray[np.bool_]) -> CleanedPairs:
         """Return the pairs where `kept` [n] is True."""
@@ -111,8 +107,8 @@ class Encoder:
     def __call__(self, block: Block) -> Encoded:
         """Return the pairs of the block that are kept and belong to the shard.
 
-        Equal pairs belong to the same shard, whichever machine reads them. So if each shard is
-        free of duplicates, the whole dataset is. Of documents, each belongs to one shard.
+        Equal pairs belong to the same shard, whichever machine reads them. So if each shard is free
+        of duplicates, the whole dataset is. Each document belongs to one shard.
 
         Raises:
             NmtError: the text cannot be decoded, or a side is empty and `on_empty` is "error".
@@ -144,7 +140,7 @@ class Encoder:
     def _cleaned(
         self, block: Block, chunk: Chunk, documents: Ids | None
     ) -> tuple[CleanedPairs, CleaningStats]:
-        """Return the cleaned pairs of the shard, and what cleaning has done to the block.
+        """Return the cleaned pairs of the shard, and the statistics of cleaning.
 
         Args:
             block: the block.
@@ -179,7 +175,7 @@ class Encoder:
     def _within_limits(
         self, block: Block, pairs: CleanedPairs, sides: list[Sentences], stats: CleaningStats
     ) -> npt.NDArray[np.bool_]:
-        """Return whether each pair is within the limits in tokens, and count the others."""
+        """Return whether each pair is within the limits in tokens, and count the dropped pairs."""
         cleaning = self.cleanings[block.corpus]
         results = judge(sides[0].lengths, sides[1].lengths, cleaning)
         for reason in list(CleaningResult)[1:]:
@@ -197,7 +193,7 @@ class Encoder:
     def _links(
         self, chunk: Chunk, lines: npt.NDArray[np.intp], sides: list[Sentences]
     ) -> Sentences:
-        """Return the links of these lines of a chunk, none where the subwords have other words."""
+        """Return the links of these lines of a chunk; no links if the subwords have other words."""
         given = chunk.source, chunk.target
         fits = np.ones(len(lines), np.bool_)
         for side, text, begins in zip(sides, given, self.subwords.begins_word, strict=True):
@@ -242,7 +238,7 @@ def encode(blocks: Iterable[Block], encoder: Encoder, workers: int) -> Iterator[
                 yield waiting.popleft().result()
         except BrokenProcessPool:
             raise UnfinishedError(
-                "preprocess: a worker process was killed, most likely for want of memory; "
+                "preprocess: a worker process was killed, most likely because memory ran out; "
                 "run the same command again to resume, perhaps with fewer --workers"
             ) from None
         finally:
@@ -257,7 +253,7 @@ def _begin_worker(encoder: Encoder) -> None:
     _process_encoder = encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the workers
     gc.disable()  # nothing here is cyclic, and a search for cycles in lists of ids is slow
-    # Or workers of a killed preprocessing would run on.
+    # Otherwise the workers of a killed preprocessing would keep running.
     end_with_parent()
 
 
@@ -277,10 +273,10 @@ class Progress:
     lines: list[int] = field(default_factory=list)
     """Lines read of each corpus begun; all but the last are read to the end."""
     pairs: list[int] = field(default_factory=list)
-    """Pairs spooled of each corpus begun."""
+    """Stored pairs of each corpus begun."""
     tally: CleaningStats = field(default_factory=CleaningStats)
     sizes: dict[str, int] = field(default_factory=dict)
-    """Bytes of each file of the spool; bytes after these were written after this was saved."""
+    """Bytes of each file of the store when this progress was saved; later bytes are ignored."""
     is_done: bool = False
 
 
@@ -322,7 +318,7 @@ class Spool:
             out = {name: stack.enter_context(self._open(name)) for name in [*self._names, *NUMBERS]}
 
             def save() -> None:
-                """Write the progress, behind all that it counts."""
+                """Write the progress, after the data that it counts."""
                 for name, file in out.items():
                     file.flush()
                     os.fsync(file.fileno())
@@ -392,7 +388,7 @@ MAX_WORDS = 1 << 18
 """Words in the cache before it is emptied; about 50 MiB."""
 
 MAX_TOKENS = 1 << 20
-"""Tokens of these words; of text without spaces, a word may be a line."""
+"""Tokens of these words; in text without spaces, a word may be a whole line."""
 
 
 def encoders(subwords: Subwords) -> tuple[Encode, Encode]:
@@ -426,7 +422,11 @@ def cuts_at_spaces(processor: SentencePieceProcessor) -> bool:
 
 
 class WordEncoder:
-    """Encodes lines, with a cache of their words."""
+    """Encodes lines, with a cache of their words.
+
+    Text repeats its words. If no piece crosses a space, the ids of a line are the ids of its words,
+    one after the other, and each distinct word needs to be segmented only once.
+    """
 
     def __init__(self, processor: SentencePieceProcessor) -> None:
         """Begin with an empty cache; :func:`cuts_at_spaces` must hold for the processor."""
@@ -439,7 +439,7 @@ class WordEncoder:
         if not lines:
             return Sentences.of([])
         joined = "\n".join(lines)
-        if SPACE in joined:  # which a model takes for a space where its normalisation leaves it
+        if SPACE in joined:  # a model takes it for a space if its normalisation keeps it
             return Sentences.of(self._processor.encode(lines, num_threads=1))
         text = joined.encode()  # bytes are split faster than str
         letters = np.frombuffer(text, np.uint8)

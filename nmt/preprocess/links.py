@@ -1,10 +1,7 @@
-"""Word alignments of the training pairs: Pharaoh lines to numbers of words.
+"""Word alignments of the training pairs (Pharaoh lines to numbers of words), and loss weights.
 
-White space separates the words of a line, in the corpus as it is given. The subwords of a sentence
-have the same words, unless cleaning or the normalisation of the subword model joins or divides
-some. Such a pair keeps no links.
-
-Weights of training pairs in the loss, from text.
+White space separates the words of a line, in the corpus as it is given. A pair keeps no links if
+cleaning or the normalisation of the subword model joins or divides words.
 """
 
 from __future__ import annotations
@@ -60,7 +57,7 @@ def read_links(chunk: Chunk) -> Sentences:
 def words_of_subwords(
     sentences: Sentences, begins_word: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.int64]:
-    """Return the number of the word of each subword from 0, of each sentence anew; -1 for EOS.
+    """Return the number of each subword's word in its sentence, from 0; -1 for EOS.
 
     Args:
         sentences: the subwords; every sentence ends with EOS.
@@ -89,10 +86,10 @@ MAX_WEIGHT = 1e6
 
 
 def read_weights(chunk: Chunk) -> npt.NDArray[np.float32]:
-    """Return the weights of the pairs of a chunk, [n]; none if it has none.
+    """Return the weights of the pairs of a chunk, [n]; empty if the chunk has no weights.
 
     Raises:
-        NmtError: a line is no number from 0 to :data:`MAX_WEIGHT`.
+        NmtError: a line is not a number from 0 to :data:`MAX_WEIGHT`.
     """
     texts = chunk.annotations.get(WEIGHTS, [])
     weights = np.array([_number(text) for text in texts], np.float64)
@@ -100,8 +97,8 @@ def read_weights(chunk: Chunk) -> npt.NDArray[np.float32]:
     if len(wrong):
         text = texts[wrong[0]]
         raise NmtError(
-            f"{chunk.names[WEIGHTS]}: line {chunk.first + wrong[0]}: {text[:40]!r} is no weight; "
-            f"write a number from 0 to {MAX_WEIGHT:,.0f}"
+            f"{chunk.names[WEIGHTS]}: line {chunk.first + wrong[0]}: {text[:40]!r} is not a "
+            f"weight; write a number from 0 to {MAX_WEIGHT:,.0f}"
         )
     return weights.astype(np.float32)
 

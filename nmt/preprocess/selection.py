@@ -16,13 +16,13 @@ from nmt.preprocess.encoding import Spool
 from nmt.subwords.subwords import Subwords
 
 SELECTED_AT_ONCE = 100_000
-"""Pairs to copy at once from the spool to the dataset."""
+"""Pairs to copy at once from the store to the dataset."""
 
 
 def select_pairs(
     spool: Spool, config: PreprocessConfig, subwords: Subwords, split: SplitWriter
 ) -> list[int]:
-    """Write the spooled pairs to a split, without duplicates and sampled by corpus.
+    """Write the stored pairs to a split, without duplicates and sampled by corpus.
 
     The reasons ``duplicates`` and ``not_sampled`` are decided here, after all
     cleaning.

@@ -35,7 +35,7 @@ with the third power of its length."""
 Link = tuple[int, int]
 
 NEIGHBOURS = [(-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1)]
-"""Steps from a link to those beside it, in the order of Koehn et al. 2003: diagonal ones last."""
+"""Steps from a link to its neighbours, in the order of Koehn et al. 2003: diagonal steps last."""
 
 _INSIDE = re.compile(rf"\w(?:.*[\w{combining_marks()}])?")
 
@@ -86,7 +86,7 @@ class CorpusAligner:
     def align(self, sources: Sequence[str], targets: Sequence[str]) -> Iterator[list[Link]]:
         """Yield the links of each pair of lines: numbers of source and target words, from 0.
 
-        A pair with more than `MAX_PAIR_WORDS` words on a side has none.
+        A pair with more than `MAX_PAIR_WORDS` words on a side has no links.
         """
         pairs = zip(sources, targets, strict=True)
         # An empty pair instead of none: line n of the output belongs to line n of the input.
@@ -113,11 +113,11 @@ def _fits(source: str, target: str) -> bool:
 
 
 def grow_diag_final_and(one: set[Link], other: set[Link]) -> list[Link]:
-    """Return the symmetric alignment of two directed ones, sorted.
+    """Return the symmetric alignment of two directed alignments, sorted.
 
-    Begins with the links of both. Adds links of either that neighbour a link, also diagonally, and
-    join a word without a link, until there is no other one; then links between two words without
-    links (Koehn et al. 2003).
+    Begins with the links that both alignments have. Repeatedly adds links of either alignment that
+    neighbour a link, also diagonally, and join a word without a link. At the end adds links between
+    two words without links (Koehn et al. 2003).
     """
     union, links = one | other, one & other
     sources, targets = ({link[side] for link in links} for side in (0, 1))
@@ -133,7 +133,7 @@ def grow_diag_final_and(one: set[Link], other: set[Link]) -> list[Link]:
                     links.add(link)
                     sources.add(link[0])
                     targets.add(link[1])
-    # "final and": a link of one direction only, between words that have none.
+    # "final and": a link of one direction only, between words without a link.
     for link in chain(sorted(one), sorted(other)):
         if link[0] not in sources and link[1] not in targets:
             links.add(link)

@@ -1,9 +1,9 @@
 """A hidden Markov model of word alignments (Vogel et al. 1996; Och and Ney 2003, section 2.1.1).
 
 Every target word is emitted by a source word, or by the empty word (NULL). The source word depends
-on that of the target word before, by the distance between the two. IBM model 1 gives the first
-probabilities of the emissions. The empty word is emitted with a fixed probability, and the model
-remembers the source word before it.
+on the source word of the previous target word, by the distance between the two. IBM model 1 gives
+the first probabilities of the emissions. The empty word has a fixed probability, and the model
+remembers the last source word before it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from nmt.data.vocabulary import EOS
 from nmt.preprocess.alignment.lexicon import Floats, Lexicon
 
 NULL_PROBABILITY = 0.2
-"""Probability that a target word has no source word, as of Och and Ney."""
+"""Probability that a target word has no source word, as in Och and Ney."""
 
 UNIFORM = 0.1
-"""Share of the uniform distribution in that of the next source word."""
+"""Share of a uniform distribution in the distribution of the next source word."""
 
 MIN_EMISSION = 1e-7
 """Probability of an emission that is not in the lexicon."""
@@ -125,7 +125,7 @@ class HiddenMarkovModel:
             yield Batch(chosen, lengths[1, chosen], self._find(wanted))
 
     def _find(self, keys: npt.NDArray[np.int64]) -> Ids:
-        """Return the indices of emissions; the last index for those that are not in the table."""
+        """Return the indices of emissions; the last index for emissions outside the table."""
         indices = np.searchsorted(self._keys, keys)
         is_known = self._keys[np.minimum(indices, len(self._keys) - 1)] == keys
         return np.where(is_known, indices, len(self._keys))
@@ -133,7 +133,8 @@ class HiddenMarkovModel:
     def _posteriors(self, batch: Batch) -> Posteriors:
         """Run the forward and the backward algorithm over a batch.
 
-        What follows depends on the last source word alone, whether NULL came after it or not.
+        The next source word depends on the last source word alone, whether NULL came after it or
+        not.
         """
         emissions = self._emissions[batch.emissions]  # [J, B, I + 1]
         steps, count, words = emissions.shape[0], emissions.shape[1], emissions.shape[2] - 1

@@ -36,7 +36,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class LexiconConfig:
-    """Settings of a shortlist; the defaults are those of Marian's documentation."""
+    """Settings of a shortlist; the defaults come from Marian's documentation."""
 
     first: int = 100
     """Number of most frequent target ids, which are candidates for every sentence."""
@@ -60,7 +60,7 @@ def learn_shortlist(dataset: Dataset, subwords: str, config: LexiconConfig) -> S
     """Learn the shortlist of a dataset; deterministic for the same data and settings.
 
     Args:
-        dataset: its training pairs are read.
+        dataset: dataset whose training pairs are read.
         subwords: fingerprint of the dataset's subwords.
         config: number of pairs to read and of candidates to keep.
     """
@@ -130,8 +130,9 @@ class Pairs:
     def blocks(self, num_sources: int) -> Iterator[tuple[int, int]]:
         """Yield ranges of target ids, [first, last), with at most `CELLS` cells each, or one id.
 
-        The cells are the target ids times the source ids beside them. So rare words share a block:
-        a large vocabulary has many, but few sentences with them.
+        The number of cells is the number of target ids times the number of source ids in their
+        sentences. So rare words share a block: a large vocabulary has many rare words, which occur
+        in few sentences.
         """
         ids, starts = np.unique(self.targets, return_index=True)
         beside = np.add.reduceat(self.lengths[self.pair_of], starts) if len(ids) else starts
@@ -148,7 +149,7 @@ class Pairs:
         """Yield the target tokens with ids in [`first`, `last`), with their source sentences.
 
         Yields:
-            A batch of target ids [n]; the number of source tokens of each one's sentence [n]; and
+            A batch of target ids [n]; the number of source tokens of each token's sentence [n]; and
             these source ids, end to end [sum of the numbers].
         """
         # Bounds of another dtype would make numpy copy all targets.
@@ -210,7 +211,7 @@ class Lexicon:
 
 
 class Block:
-    """Expected counts of source ids with a range of target ids, without those near zero."""
+    """Expected counts of source ids with a range of target ids; counts near zero are dropped."""
 
     def __init__(self, first: int, last: int) -> None:
         self.first, self.last = first, last
@@ -228,7 +229,7 @@ class Block:
             least: counts up to this, for each source id, are dropped.
         """
         words = self._source_words(pairs if totals is None else None, len(least))
-        # Each of these words has a column; the others share the first, where t is 0.
+        # Each of these words has a column; all other words share the first column, where t is 0.
         columns = np.zeros(len(least), np.int32)
         columns[words] = np.arange(1, len(words) + 1)
         table = np.full((self.last - self.first, len(words) + 1), float(totals is None))

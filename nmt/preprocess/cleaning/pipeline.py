@@ -1,27 +1,10 @@
 """Cleaning of the training pairs: named steps on the text, then limits in tokens.
 
-A step either *rewrites* text, many lines at once, or *filters* pairs. A pair leaves the training
-split for one reason, the first of these that applies:
-
-1. A filtering step of ``preprocess.clean``, in the recipe's order: ``identical``, ``length``,
-   ``script``, ``language``, ``numbers``, ``held_out`` (:meth:`Cleaning.cleaned`; the steps are in
-   :mod:`nmt.preprocess.cleaning.steps` and in files of their own). The reason is the name of the
-   step. A step sees the text as the rewriting steps before it leave it.
-2. A limit in subword tokens, EOS included, in this order: ``empty``, ``too_short``, ``too_long``,
-   ``unequal`` (:func:`judge`). With ``on_empty: error`` an empty side is an error instead.
-3. ``duplicates``: an equal pair came before (:mod:`nmt.preprocess.cleaning.duplicates`). This check
-   runs here, after all steps and limits, wherever ``duplicates`` stands in ``clean``. A pair that a
-   step or a limit dropped is neither counted nor compared.
-4. ``not_sampled``: ``weight`` or ``max_pairs`` of the corpus takes fewer pairs than are left
-   (:mod:`nmt.preprocess.selection`, which also drops the duplicates).
-
-With ``preprocess.shard``, a pair that belongs to another shard does not count as dropped. The
-held-out splits are never cleaned.
-
-``nmt preprocess`` and ``nmt inspect`` print the number of pairs that each reason dropped, and
-``nmt inspect`` prints the first examples of each (none of ``not_sampled``). Both come from the
-dataset's manifest: ``dropped``, ``rewritten`` and ``examples`` of the split ``train``. No list of
-all dropped pairs is kept.
+A step either *rewrites* text or *filters* pairs. A pair leaves the training split for one reason,
+the first of: a filtering step of ``preprocess.clean``, in the recipe's order; a limit in subword
+tokens (:func:`judge`); ``duplicates``; ``not_sampled`` (:mod:`nmt.preprocess.selection`). The
+held-out splits are never cleaned. ``nmt preprocess`` and ``nmt inspect`` print how many pairs each
+reason dropped.
 """
 
 from __future__ import annotations
@@ -64,7 +47,7 @@ class CleaningStats:
         self._show(step, examples)
 
     def add(self, other: CleaningStats) -> None:
-        """Add the counts and examples of another."""
+        """Add the counts and examples of other stats."""
         for reason, pairs in other.dropped.items():
             self.drop(reason, pairs, other.examples.get(reason, ()))
         for step, lines in other.rewritten.items():
@@ -112,16 +95,16 @@ class Cleaning:
     """Training pairs with a longer side are dropped; 256 as in the paper's own training."""
 
     max_length_ratio: float | None = None
-    """Training pairs whose longer side is more than this many times the shorter one are dropped.
+    """Training pairs whose longer side is more than this many times the shorter side are dropped.
     1.5 is common for well-aligned languages of similar morphology; 9 drops only pairs that are
-    certainly no translations."""
+    certainly not translations."""
 
     def __post_init__(self) -> None:
         for step, later in combinations(self.clean, 2):
             if isinstance(step, HeldOut) and isinstance(later, Rewriting):
                 raise ValueError(
-                    f"clean has {later.name} behind {step.name}, which looks for lines as the last "
-                    f"rewriting leaves them; put {step.name} behind {later.name}"
+                    f"clean has {later.name} after {step.name}, but {step.name} compares the "
+                    f"lines after the last rewriting step; put {step.name} after {later.name}"
                 )
         if self.min_tokens_per_sentence < 1:
             raise ValueError(
@@ -141,7 +124,7 @@ class Cleaning:
         return any(isinstance(step, Duplicates) for step in self.clean)
 
     def rewritten(self, lines: list[str]) -> list[str]:
-        """Return the lines after all rewriting steps, one line for each."""
+        """Return the lines after all rewriting steps, as many as before."""
         for step in self.clean:
             if isinstance(step, Rewriting):
                 lines = step.lines(lines)
@@ -209,7 +192,7 @@ _REMEDIES = {
     "too_short": "lower preprocess.min_tokens_per_sentence",
     "too_long": "raise preprocess.max_tokens_per_sentence",
     "unequal": "raise preprocess.max_length_ratio, or check that line n of both files is one pair",
-    "held_out": "the validation or test set holds training text; give others (--valid, --test)",
+    "held_out": "the validation or test set holds training text; give other sets (--valid, --test)",
 }
 """Remedies for reasons other than the steps of `preprocess.clean`."""
 

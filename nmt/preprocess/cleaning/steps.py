@@ -1,9 +1,4 @@
-"""Cleaning steps, each chosen by name.
-
-Cleaning step: pairs whose sides have different numbers.
-
-Cleaning step: pairs in other languages.
-"""
+"""Cleaning steps, each chosen by name."""
 
 from __future__ import annotations
 
@@ -103,7 +98,7 @@ class ControlCharacters(Rewriting):
 @steps.register("punctuation")
 @dataclass(frozen=True, kw_only=True)
 class Punctuation(Rewriting):
-    """Replaces typographic quotes, dashes, dots and spaces, and wide forms, by those of ASCII.
+    """Replaces typographic quotes, dashes, dots and spaces, and wide forms, by ASCII characters.
 
     Similar to Moses's normalize-punctuation.perl, but replaces single characters, and in every
     language alike.
@@ -150,7 +145,7 @@ class Length(Filtering):
     max: int = 250
     """Pairs with a longer side are dropped."""
     max_ratio: float | None = None
-    """Pairs whose longer side is more than this many times the shorter one are dropped."""
+    """Pairs whose longer side is more than this many times the shorter side are dropped."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.min <= self.max:
@@ -178,18 +173,18 @@ class Length(Filtering):
 @steps.register("script")
 @dataclass(frozen=True, kw_only=True)
 class Script(Filtering):
-    """Drops pairs with a side that is written in another script than its language."""
+    """Drops pairs with a side that is written in a script of another language."""
 
     source: tuple[str, ...] = ()
     """Scripts of the source, as the names of their letters in Unicode begin: LATIN, CYRILLIC,
-    GREEK, ARABIC, DEVANAGARI, CJK, HIRAGANA, KATAKANA, HANGUL, ...; by default those of the source
-    language: for ja Han, Hiragana and Katakana, for ko Hangul and Han, for sr_Latn LATIN; LATIN
-    for a language that is not known."""
+    GREEK, ARABIC, DEVANAGARI, CJK, HIRAGANA, KATAKANA, HANGUL, ...; by default the scripts of the
+    source language: for ja Han, Hiragana and Katakana, for ko Hangul and Han, for sr_Latn LATIN;
+    LATIN for a language that is not known."""
     target: tuple[str, ...] = ()
-    """Scripts of the target; by default those of the target language."""
+    """Scripts of the target; by default the scripts of the target language."""
     min_share: float = 0.5
     """At least this share of a side's letters must be of its scripts; a side without letters
-    passes. Letters of all scripts, such as those of formulas, are not counted."""
+    passes. Letters that belong to no script, such as letters of formulas, are not counted."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_share <= 1:
@@ -321,7 +316,8 @@ MAX_DIGITS = 1000
 _DIGIT = re.compile(r"\d")
 
 _NUMBER = re.compile(r"(?<!\d)\d{1,3}(?:[.,'’ \u00a0\u2009\u202f]\d{3})+(?!\d)|\d+")
-"""Three-digit groups behind one separator each are one number; so is any other run of digits."""
+"""Three-digit groups with one separator before each are one number; so is any other run of
+digits."""
 
 _NOT_DIGITS = re.compile(r"\D")
 
@@ -337,7 +333,7 @@ class Numbers(Filtering):
     """
 
     max_word: int = 12
-    """Numbers up to this one may be missing on one side, where they may be words ("two")."""
+    """Numbers up to this value may be missing on one side, where they may be words ("two")."""
 
     def __post_init__(self) -> None:
         if self.max_word < 0:
@@ -371,7 +367,7 @@ NO_LANGUAGE = "zxx"
 @steps.register("language")
 @dataclass(frozen=True, kw_only=True)
 class Language(Filtering):
-    """Drops pairs with a side that is most likely in another language than its own.
+    """Drops pairs with a side that is most likely in a wrong language.
 
     py3langid (``pip install 'nmt-toolkit[language]'``) tells the language of each side by itself.
     Short text is kept, because its language is rarely certain, and so is text in no language, such
