@@ -299,7 +299,7 @@ class ReorderedVocabulary:
         return cls(Vocabulary.of(pieces), rows, excluded)
 
     def reorder(self, table: Tensor) -> Tensor:
-        """Return the rows of a table [foreign ids, ...] in the order of the ids; missing rows are 0."""
+        """Return the rows of a table [foreign ids, ...] in the order of our ids; 0 if missing."""
         index = torch.tensor([0 if row is None else row for row in self.rows])
         reordered = table[index]
         reordered[[token for token, row in enumerate(self.rows) if row is None]] = 0
