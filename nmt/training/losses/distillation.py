@@ -150,7 +150,9 @@ class DistillationCriterion(TokenCriterion):
         decoder_output = self.passes(batch)
         # Decoder outputs only: probabilities of the whole vocabulary exist a slice at a time.
         with torch.no_grad():
-            teachers = [(each.decode_packs(*sentences), each.output) for each in self.teachers]
+            teachers = [
+                (teacher.decode_packs(*sentences), teacher.output) for teacher in self.teachers
+            ]
         loss, nll = self.loss(decoder_output, self.model.output, labels, batch.weights, teachers)
         return {"loss": loss, "nll": nll}
 

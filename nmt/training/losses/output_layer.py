@@ -62,7 +62,7 @@ class Slice(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What tokens cost, given their logits."""
+    """A cost of tokens, given their logits."""
 
     differentiate: Callable[[Slice, list[Tensor]], tuple[Tensor, Tensor, list[Tensor]]]
     """Maps a slice and its logits, [R, V] of each of N passes, to
@@ -138,7 +138,7 @@ class SlicedLoss(torch.autograd.Function):
                     if offset is not None:
                         table += offset
                 else:
-                    logits = [F.linear(each[part], matrix, offset) for each in inputs]
+                    logits = [F.linear(states[part], matrix, offset) for states in inputs]
                 share = None if weights is None else weights[part]
                 chosen = Slice(part, gold, share, wants_gradient)
                 costs, likelihoods, d_logits = cost.differentiate(chosen, logits)

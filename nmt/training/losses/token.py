@@ -143,7 +143,8 @@ class TokenLoss(Loss):
         loss, nll = sliced_loss(passes, output, labels, weights, self.cost(output.out_features))
         total = len(labels) if weights is None else weights.sum()
         counted = sum(self.counts)
-        mean = sum(count / counted * each for count, each in zip(self.counts, nll, strict=True))
+        shares = [count / counted for count in self.counts]
+        mean = sum(share * sum_of_pass for share, sum_of_pass in zip(shares, nll, strict=True))
         # tensor2tensor subtracts the label's entropy, so that a perfect model has loss 0; the
         # gradient is the same.
         return loss - counted * self.constant(output.out_features) * total, mean
