@@ -8,7 +8,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of writing to a full disk or beyond a quota."""
 
 FULL_OR_FAILING = (*FULL, errno.EIO)
-"""Error numbers after which the same command can go on, once there is room or another disk."""
+"""Error numbers after which the same command can resume, once there is room or another disk."""
 
 _REMEDIES = {
     errno.ENOSPC: "make room there",
@@ -58,13 +58,13 @@ class UnfinishedError(NmtError):
 
         Args:
             error: the error of the disk.
-            again: what the same command does, behind "run the same command again".
+            again: what the same command does, after the words "run the same command again".
         """
         return cls(f"{explain(error)}, and run the same command again {again}")
 
 
 class TerminatedError(KeyboardInterrupt):
-    """SIGTERM, which ends a command as Ctrl-C does: what is not complete is removed or resumed."""
+    """SIGTERM, which ends a command like Ctrl-C: incomplete results are removed or resumed."""
 
 
 class LostPeerError(NmtError):
@@ -81,7 +81,7 @@ def install(extra: str) -> str:
 
 
 def explain(error: OSError) -> str:
-    """Return one line that says where an operation of the system failed, why, and what to do."""
+    """Return one line: where an operation of the system failed, why, and what to do."""
     place = f"{error.filename}: " if error.filename else ""
     if place and error.errno in FULL:
         place += "cannot be written: "

@@ -110,7 +110,7 @@ _UNSPACED_CHARACTER = re.compile(
 
 @cache
 def combining_marks() -> str:
-    r"""Return the ranges of all combining marks, as they stand in the brackets of a pattern.
+    r"""Return the ranges of all combining marks, for use in the brackets of a pattern.
 
     A mark, such as a vowel sign of an Indic script, belongs to the letter before it; ``\w`` leaves
     marks out.

@@ -1,4 +1,4 @@
-"""Messages for people, on stderr: each line is one write, so that processes do not mix theirs."""
+"""Messages for people, on stderr: each line is one write, so lines of processes do not mix."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def say(message: str) -> None:
 
 @contextmanager
 def surviving_stderr() -> Iterator[None]:
-    """Suppress errors of writing to stderr, which becomes the null device if its reader is gone."""
+    """Suppress errors of writing to stderr, and redirect it to null if its reader is gone."""
     try:
         yield
     except OSError as error:
@@ -34,7 +34,7 @@ def surviving_stderr() -> Iterator[None]:
 
 
 def redirect_to_null(*descriptors: int) -> None:
-    """Let the null device take the place of file descriptors."""
+    """Redirect file descriptors to the null device."""
     null = os.open(os.devnull, os.O_WRONLY)
     for descriptor in descriptors:
         os.dup2(null, descriptor)

@@ -39,7 +39,7 @@ from nmt.runtime.machine import is_out_of_memory
 Say = Callable[[str], None]
 
 LITTLE = 5000
-"""Distinct pairs below which the advice says what to expect of so little text."""
+"""With fewer distinct pairs, the advice says what to expect from so little text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ def advise(
         minutes: limit of the training, if there is one.
         say: prints a line for people.
         writes: whether the advice will be written.
-        given: prefixes of the held-out sets that need not be looked for, by split.
+        given: prefixes of the held-out sets that the user gives, by split.
 
     Raises:
         NmtError: the corpus or a given set cannot be read, the corpus is too small, or a held-out
@@ -91,7 +91,7 @@ def advise(
         OSError: a held-out set could not be written.
     """
     names = {"source_lang": languages[0], "target_lang": languages[1]}
-    build(PreprocessConfig, names, "preprocess")  # refuses what is no language
+    build(PreprocessConfig, names, "preprocess")  # refuses invalid languages
     bitexts = [Bitext.find(path, *languages) for path in train]
     present = _present_sets(train, bitexts, languages, given)
     text = survey(bitexts)
@@ -135,7 +135,7 @@ def _present_sets(
     languages: Languages,
     given: Mapping[str, str],
 ) -> dict[str, str | None]:
-    """Return the held-out sets that are given or found, by split; None for one that is missing."""
+    """Return the held-out sets that are given or found, by split; None for a missing set."""
     others: list[Bitext] = []
     for path in given.values():
         others.append(held_out.given_set(path, bitexts, others, languages))
@@ -181,7 +181,7 @@ def _measure(
     minutes: float | None,
     say: Say,
 ) -> tuple[Machine, dict[str, float]]:
-    """Return the machine, and the speeds of models, the largest first, down to one that fits."""
+    """Return the machine, and the speeds of models, from the largest down to a model that fits."""
     speeds: dict[str, float] = {}
     with join() as world:
         machine = Machine.here(world.device)
@@ -216,7 +216,7 @@ def _measure(
 def _plan(
     facts: CorpusFacts, machine: Machine, speeds: dict[str, float], minutes: float | None
 ) -> Plan:
-    """Return the plan; warn of a speed that may be too low, and of text that is not seen."""
+    """Return the plan; warn if the measured speed may be too low, or some text is never seen."""
     chosen = plan(facts, speeds, machine.device, minutes)
     if minutes is None:
         return chosen
@@ -254,7 +254,7 @@ def _show_corpus(
 
 
 def _head(facts: CorpusFacts, machine: Machine, plan: Plan) -> list[str]:
-    """Return the comment at the head of the recipe: what it was made for, what to expect when."""
+    """Return the comment at the head of the recipe: corpus, machine, and what to expect when."""
     warm_up = duration(plan.seconds(plan.warmup_updates))
     end = duration(plan.seconds(plan.updates))
     head = [

@@ -1,6 +1,6 @@
-"""Look at a parallel corpus in one pass and in bounded memory.
+"""Facts about a parallel corpus, in one pass and in bounded memory, and its held-out sets.
 
-Validation and test sets: find those beside the training text, or choose pairs of it.
+Validation and test sets are found next to the training text, or chosen from its pairs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ SAMPLE = 20_000
 """Distinct pairs of the sample from which lengths and speeds are measured."""
 
 COUNTED = 8_000_000
-"""Pairs up to which the distinct ones are counted, with 8 bytes for each; of more, estimated."""
+"""Up to this many pairs, distinct pairs are counted, with 8 bytes for each. With more, their number
+is estimated."""
 
 _HASHES = 1 << 64
 
@@ -63,15 +64,15 @@ class Survey:
 
     @property
     def is_counted(self) -> bool:
-        """Whether `distinct` is no estimate."""
+        """Whether `distinct` is exact."""
         return self.pairs <= COUNTED or self.is_whole
 
 
 class Sketch:
     """The distinct pairs with the smallest hashes: a random sample.
 
-    Up to `COUNTED` pairs, the distinct ones are counted by their hashes. Beyond, the largest hash
-    kept tells about how many there are (Bar-Yossef et al. 2002, "Counting Distinct Elements in a
+    Up to `COUNTED` pairs, distinct pairs are counted by their hashes. Beyond, the number is
+    estimated from the largest hash kept (Bar-Yossef et al. 2002, "Counting Distinct Elements in a
     Data Stream"). The same text gives the same sample, in any order.
     """
 
@@ -120,7 +121,7 @@ def _hash(source: str, target: str) -> int:
 
 
 def survey(bitexts: Iterable[Bitext], size: int = SAMPLE) -> Survey:
-    """Return the number of pairs of a corpus and a sample of the distinct ones.
+    """Return the number of pairs of a corpus and a sample of its distinct pairs.
 
     Raises:
         NmtError: a file is empty or damaged, or two files differ in their number of lines.
@@ -156,7 +157,7 @@ def _watched(doing: str, bitexts: Iterable[Bitext]) -> Iterator[Chunk]:
     """Yield the pairs of all bitexts, with a count of them on a terminal."""
     with tqdm(desc=doing, unit=" pairs", unit_scale=True, disable=None, leave=False) as bar:
         for bitext in bitexts:
-            for chunk in bitext.chunks(on_invalid_utf8=None):  # no recipe could replace it
+            for chunk in bitext.chunks(on_invalid_utf8=None):  # a recipe could not replace it
                 yield chunk
                 bar.update(len(chunk.source))
 
@@ -176,7 +177,7 @@ MAX_PAIRS = 1000
 """Largest number of pairs of a held-out set that is made."""
 
 ENOUGH_PAIRS = 100
-"""Number of pairs with which a set is made although the sample has no more that are fit for it."""
+"""A held-out set needs at least this many suitable pairs of the sample."""
 
 
 def find(
@@ -186,11 +187,10 @@ def find(
     languages: Languages,
     others: Sequence[Bitext] = (),
 ) -> str | None:
-    """Return the path of a held-out set: made before, or under a usual name beside a corpus.
+    """Return the path of a held-out set: made before, or under a usual name next to a corpus.
 
-    Training text is never a held-out set, whatever its name, and neither is one of the `others`,
-    or a set that was made from another corpus. A set that lacks a side is passed over, with a
-    warning.
+    Training text is never a held-out set, whatever its name. The sets in `others`, and sets that
+    were made from another corpus, are ignored. A set that lacks a side is ignored with a warning.
     """
     used = {file.resolve() for bitext in (*bitexts, *others) for file in bitext.files}
     beside = (path for prefix in train for path in _beside(split, Path(prefix)))
@@ -215,12 +215,12 @@ def given_set(
     """Return a held-out set that is given.
 
     Raises:
-        NmtError: it is missing, is training text, or is given as another set, too.
+        NmtError: the set is missing, is training text, or is given for both splits.
     """
     given = Bitext.find(path, *languages)
     for sets, problem in (
-        (bitexts, "is training text; give a held-out set that is not"),
-        (others, "is given as --valid and --test; leave one of them out, which is then made"),
+        (bitexts, "is training text; give a held-out set"),
+        (others, "is given as --valid and --test; leave out one of them, and nmt init makes it"),
     ):
         used = {file.resolve() for bitext in sets for file in bitext.files}
         for file in given.files:
@@ -243,9 +243,9 @@ def _is_from(bitexts: Sequence[Bitext], made: Bitext) -> bool:
 
 
 def _beside(split: str, train: Path) -> Iterator[str]:
-    """Yield the usual paths: ``val.tok`` beside ``train.tok``, else ``val`` in the directory.
+    """Yield the usual paths: ``val.tok`` next to ``train.tok``, else ``val`` in the directory.
 
-    Beside ``crawl.tsv.gz``, ``val.tsv`` comes before ``val``.
+    Next to ``crawl.tsv.gz``, ``val.tsv`` comes before ``val``.
     """
     if train.suffix in COMPRESSED:
         train = train.with_suffix("")  # another set may be plain, or compressed otherwise
@@ -259,7 +259,7 @@ def _beside(split: str, train: Path) -> Iterator[str]:
 
 
 def check_free(splits: Iterable[str], languages: Languages) -> None:
-    """Raise an NmtError if a new set would replace a file, such as one of another corpus."""
+    """Raise an NmtError if a new set would replace a file, such as a set of another corpus."""
     for file in (file for split in splits for file in _files(split, languages)):
         if file.exists():
             raise NmtError(
@@ -282,8 +282,8 @@ def choose(
 ) -> dict[str, list[Pair]]:
     """Return the pairs of new held-out sets, by split.
 
-    They are pairs that the cleaning steps of the recipe keep. Lines that the corpus repeats are
-    taken only if there are too few others. A set may become smaller than :func:`size`.
+    Only pairs that the cleaning steps of the recipe keep are chosen. Pairs with a repeated line are
+    chosen only if there are too few pairs without. A set may become smaller than :func:`size`.
 
     Raises:
         NmtError: the corpus has too few pairs.
@@ -307,7 +307,7 @@ def choose(
     if len(chosen) < min(wanted, ENOUGH_PAIRS * len(splits)):
         raise NmtError(
             "too many pairs share a source or a target, or are dropped by cleaning, to set "
-            f"{wanted:,} aside for {missing}; put files named {missing} beside the training text"
+            f"{wanted:,} aside for {missing}; put files named {missing} next to the training text"
         )
     return {split: chosen[number :: len(splits)] for number, split in enumerate(splits)}
 

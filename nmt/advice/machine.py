@@ -1,4 +1,4 @@
-"""Measure a machine: what it has, and the speed at which it trains a model on a corpus."""
+"""Measure a machine: its memory, and the speed at which it trains a model on a corpus."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from nmt.training.trainer import Trainer
 SECONDS = 4.0
 """Seconds for which the updates of one model are timed."""
 WARM_UPDATES = 2
-"""Updates before those that are timed; the first ones make kernels."""
+"""Updates before the timed updates; the first updates compile kernels."""
 LEAST_UPDATES = 3
 """Smallest number of updates that are timed, however slow they are."""
 
 BUSY = 0.5
-"""Cores by which the demand exceeds those of a machine that is called busy."""
+"""A machine counts as busy if the demand exceeds its cores by this many."""
 
 SMALLEST_WITH_BYTES = 600
 """Smallest vocabulary with the 256 pieces for bytes."""
@@ -46,7 +46,7 @@ SMALLEST_WITH_BYTES = 600
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A machine as far as training depends on it."""
+    """The properties of a machine that training depends on."""
 
     device: str
     """cpu or cuda."""
@@ -71,7 +71,7 @@ class Machine:
 
 
 def _is_busy() -> bool:
-    """Return whether other programs left fewer cores than this process may use; by the load."""
+    """Return whether the load average leaves fewer cores than this process may use."""
     with suppress(OSError):  # a system may not tell its load
         others = max(0.0, os.getloadavg()[0] - 1)  # this process has read the corpus on one core
         return others + available_cores() > (os.cpu_count() or 1) + BUSY
@@ -84,7 +84,7 @@ class Trial:
 
     dataset: Dataset
     vocab_size: int
-    """Number of subwords wanted, or the largest half, quarter, ... that the sample allows."""
+    """Number of subwords wanted; halved until the sample has enough text."""
     byte_fallback: bool
 
     @property

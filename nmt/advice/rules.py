@@ -1,6 +1,6 @@
-"""Rules of thumb, each with its source: sizes of models, and settings by the size of the corpus.
+"""Rules of thumb, each with its source, and the choice of a recipe by these rules.
 
-Decide on a recipe: a pure function of the facts about corpus, machine and time.
+The choice is a pure function of the facts about corpus, machine and time.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class Size:
     name: str
     arch: str
     model: dict[str, int | str] = field(default_factory=dict)
-    """Keys of the section ``model`` beside the name of the architecture."""
+    """Keys of the section ``model``, in addition to the name of the architecture."""
     optimizer: str = "adam"
-    """Optimizer that learns more than the others in the same time."""
+    """Optimizer that learns most in the same time."""
     lr: float
     """Peak learning rate."""
     warmup_updates: int
-    """Longest warm-up; a short training has a shorter one."""
+    """Longest warm-up; a short training has a shorter warm-up."""
     most_tokens: int
     """Largest number of target tokens of an update."""
     needs: float
-    """Target tokens that the model must see before it is better than the next smaller one."""
+    """Target tokens that the model must see before it is better than the next smaller model."""
     source: str
 
 
@@ -104,7 +104,7 @@ SIZES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Settings for corpora of less than a number of distinct pairs."""
+    """Settings for corpora up to a number of distinct pairs."""
 
     below: float
     largest: str
@@ -125,7 +125,7 @@ SCALES = (
 )
 """Small corpora take small models, few subwords and strong regularisation: Sennrich and Zhang 2019,
 Araabi and Monz 2020 (both on subsets of IWSLT14), and Wu et al. 2021 for Multi30k, where the base
-model is worse than the tiny one; large ones the models of Vaswani et al. 2017."""
+model is worse than the tiny model. Large corpora take the models of Vaswani et al. 2017."""
 
 
 def scale(pairs: int) -> Scale:
@@ -170,10 +170,10 @@ def subword_sampling(pairs: int, epochs: float = math.inf) -> float | None:
 
 
 UPDATES = 5000
-"""Updates that a short training should have, if its updates need not be too small for that."""
+"""Updates that a short training should have, unless its updates would become too small."""
 
 LEAST_TOKENS = {"cpu": 1000, "cuda": 4000}
-"""Smallest number of target tokens of an update, by device; a smaller one is no faster."""
+"""Smallest number of target tokens of an update, by device; smaller updates are not faster."""
 
 WARMUP = 0.25
 """Share of a short training that is warm-up."""
@@ -182,7 +182,7 @@ VALIDATIONS = 5
 """Validations during a training with a limit of time; they take time, too."""
 
 LONG_VALIDATIONS = 40
-"""Validations during a training without one, for its patience."""
+"""Validations during a training without a limit of time, for its patience."""
 
 SAVES = 10
 """Least number of checkpoints during a training, so that a kill costs at most a tenth of it."""
@@ -191,7 +191,7 @@ LONGEST_LOSS = 1800.0
 """Seconds of a long training that a kill costs at most."""
 
 SMALL_VALID = 100
-"""Pairs of a validation set below which its loss is a better measure than BLEU."""
+"""On a validation set with fewer pairs, loss is a better measure than BLEU."""
 
 CLEANING: tuple[tuple[str | dict[str, Any], str], ...] = (
     ("unicode", "one spelling for each character"),
@@ -212,7 +212,7 @@ OPTIMIZER = "learns more in the same time (docs/systems.md)"
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusFacts:
-    """A corpus as far as the recipe depends on it."""
+    """The facts about a corpus that the recipe depends on."""
 
     source_lang: str
     target_lang: str
@@ -223,7 +223,7 @@ class CorpusFacts:
     distinct: int
     """Number of distinct pairs."""
     is_counted: bool = True
-    """Whether `distinct` is no estimate."""
+    """Whether `distinct` is exact."""
     target_tokens: float
     """Mean number of tokens of a target, with the end of sentence."""
     valid_pairs: int
@@ -298,7 +298,7 @@ def plan(
         corpus: facts about the corpus.
         speeds: target tokens per second, by names of sizes; sizes that were not timed are left out.
         device: cpu or cuda.
-        minutes: limit of the training; None for as long as the corpus deserves.
+        minutes: limit of the training; None to choose the time by the size of the corpus.
     """
     timed = [size for size in candidates(corpus.distinct) if size.name in speeds]
     size = next((size for size in timed if fits(size, speeds[size.name], minutes)), timed[-1])
@@ -393,10 +393,10 @@ def _train(corpus: CorpusFacts, plan: Plan, device: str) -> Iterator[Choice]:
     if plan.size.optimizer != "adam":
         yield Choice("train.optimizer", plan.size.optimizer, OPTIMIZER)
     yield Choice("train.schedule", schedule, f"{warm} of warm-up")
-    mean = "translations use a mean of the last updates, better than any one of them"
+    mean = "translations use the mean of the last weights, which is better than any one of them"
     yield Choice("train.ema_decay", plan.ema_decay, mean)
     if sampling := subword_sampling(corpus.distinct, plan.epochs):
-        why = "other subwords in each epoch (Provilkov et al. 2020)"
+        why = "new random subwords in each epoch (Provilkov et al. 2020)"
         yield Choice("train.subword_sampling", sampling, why)
     yield from _validation(corpus, plan)
 
@@ -415,7 +415,7 @@ def _validation(corpus: CorpusFacts, plan: Plan) -> Iterator[Choice]:
         yield Choice("train.best_metric", "loss", few)
     patience = scale(corpus.distinct).patience
     if plan.minutes is None and patience:
-        yield Choice("train.patience", patience, "ends training that no longer helps")
+        yield Choice("train.patience", patience, "stops when validation no longer improves")
 
 
 def _search(corpus: CorpusFacts) -> Iterator[Choice]:
@@ -428,7 +428,7 @@ def _search(corpus: CorpusFacts) -> Iterator[Choice]:
 
 
 def _plain(value: float) -> float:
-    """Return a whole number as one, which a recipe shows without a point."""
+    """Return a whole number as an int, which a recipe shows without a point."""
     return int(value) if value == int(value) else value
 
 

@@ -1,7 +1,7 @@
 """Alignment error rate of word alignments against gold alignments (Och and Ney 2003, section 5).
 
 A line holds the links of one sentence pair: ``S-T`` for the word S of the source and the word T of
-the target, both from 0. In gold alignments ``S-T`` is a sure link and ``S?T`` a possible one.
+the target, both from 0. In gold alignments ``S-T`` is a sure link and ``S?T`` a possible link.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def parse(line: str, place: str) -> tuple[set[Link], set[Link]]:
         match = LINK.fullmatch(word)
         if match is None:
             raise NmtError(
-                f'{place}: "{word[:40]}" is not a link; write S-T, or S?T for a possible one, '
+                f'{place}: "{word[:40]}" is not a link; write S-T, or S?T for a possible link, '
                 "where S and T are numbers of words, from 0"
             )
         link = int(match[1]), int(match[3])

@@ -8,7 +8,8 @@ functional tags (NP-SBJ) are ignored. Four differences from EVALB:
   bracket for any other root.
 - The tags of the gold tree decide which words of both trees are punctuation. EVALB uses the tags of
   each tree, and skips a sentence if the two trees then have different words.
-- A tree with other words is an error. EVALB skips the sentence, and stops after MAX_ERROR of them.
+- A tree whose words differ from the gold tree is an error. EVALB skips the sentence, and stops
+after MAX_ERROR sentences.
 - All sentences count. EVALB also prints the numbers for sentences of up to 40 words.
 """
 
@@ -25,7 +26,7 @@ ROOTS = frozenset({"", "TOP", "S1", "ROOT"})
 PUNCTUATION = frozenset({",", ":", "``", "''", "."})
 SAME = {"PRT": "ADVP"}
 MAX_DEPTH = 400
-"""Largest number of brackets that a bracket may stand in."""
+"""Largest depth of nested brackets."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,13 @@ def read_trees(text: str, where: str) -> Iterator[Tree]:
             label = tokens[at + 1] if at + 1 < len(tokens) else ""
             open_.append(("" if label in "()" else label, [], []))
             if len(open_) > MAX_DEPTH:
-                raise NmtError(f"{where}: more than {MAX_DEPTH} brackets stand in one another")
+                raise NmtError(f"{where}: brackets are nested more than {MAX_DEPTH} deep")
         elif token != ")":
             if not open_:
                 raise NmtError(f"{where}: {token!r} stands outside of every tree")
             open_[-1][2].append(token)  # the label first, then the word
         elif not open_:
-            raise NmtError(f"{where}: a closing bracket without an opening one")
+            raise NmtError(f"{where}: a closing bracket without an opening bracket")
         else:
             label, children, names = open_.pop()
             words = names[1:] if label else names
@@ -163,12 +164,12 @@ def score_brackets(gold: Sequence[Tree], proposed: Sequence[Tree]) -> Bracketing
         NmtError: the numbers of trees differ, or the words of a tree and its gold tree do.
     """
     if len(gold) != len(proposed):
-        raise NmtError(f"{len(proposed)} trees for {len(gold)} gold trees; give one for each")
+        raise NmtError(f"{len(proposed)} trees for {len(gold)} gold trees; give one tree for each")
     matched = num_gold = num_proposed = complete = 0
     for number, pair in enumerate(zip(gold, proposed, strict=True), 1):
         gold_tree, proposed_tree = (without_traces(tree) or Tree("") for tree in pair)
         if gold_tree.words() != proposed_tree.words():
-            raise NmtError(f"tree {number}: its words are not those of the gold tree")
+            raise NmtError(f"tree {number}: its words differ from the words of the gold tree")
         counted = [leaf.label not in PUNCTUATION for leaf in gold_tree.preterminals()]
         gold_spans, spans = brackets(gold_tree, counted), brackets(proposed_tree, counted)
         both = (gold_spans & spans).total()

@@ -38,7 +38,7 @@ class Comet(Metric):
         references: Sequence[str],
         sources: Sequence[str] | None = None,
     ) -> Counts:
-        """Do as every metric does, after checking that the package is installed.
+        """Check that the package is installed, then return the counts of each hypothesis.
 
         Raises:
             NmtError: as `Metric.checked_counts`, or the package is missing.
@@ -76,7 +76,7 @@ class Comet(Metric):
 
 
 def _functions() -> tuple[Any, Any]:
-    """Return the package's functions that download a model and that load one."""
+    """Return the package's functions to download and to load a model."""
     try:
         from comet import download_model, load_from_checkpoint
     except ImportError as error:
@@ -92,7 +92,7 @@ def _load(name: str) -> Any:
     try:
         is_file = name.endswith(".ckpt") and Path(name).exists()
         return load(name if is_file else download(name))
-    except Exception as error:  # of Hugging Face, Lightning or torch
+    except Exception as error:  # raised by Hugging Face, Lightning or torch
         reason = " ".join(str(error).split())
         raise NmtError(
             f"comet: the model {name!r} cannot be loaded: {reason}; give the name of a COMET model "

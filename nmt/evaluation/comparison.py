@@ -1,12 +1,8 @@
 """Compare systems: scores, confidence intervals, and significance of differences.
 
-Resampling and randomisation are those of sacreBLEU (`sacrebleu.significance`), with the same counts
-and the same seed, so sacreBLEU's command line gives the same numbers. Sources: Koehn 2004,
-*Statistical Significance Tests for Machine Translation Evaluation*; Riezler and Maxwell 2005.
-
-Documents scored as if they were sentences, as in d-BLEU (Liu et al. 2020).
-
-Blank lines of the references divide a test set into documents. The lines of each are joined.
+Resampling and randomisation are sacreBLEU's (`sacrebleu.significance`), with the same counts and
+the same seed, so sacreBLEU's command line gives the same numbers. Sources: Koehn 2004, *Statistical
+Significance Tests for Machine Translation Evaluation*; Riezler and Maxwell 2005.
 """
 
 from __future__ import annotations
@@ -49,7 +45,7 @@ class Result:
     p_value: float | None = None
     """Probability that chance alone makes a difference from the baseline at least as large."""
     baseline: str | None = None
-    """Name of the system that this one was compared with."""
+    """Name of the system that this system was compared with."""
     samples: str | None = None
     """Kind, number and seed of the samples, such as "bs:1000|seed:12345"."""
 
@@ -62,7 +58,7 @@ class Result:
         return f"{name} = {value:.2f} (μ = {sure}) {self.score.details} {signature}"
 
     def fields(self) -> dict[str, Any]:
-        """Return plain values for JSON, without statistics that were not asked for."""
+        """Return plain values for JSON, without statistics that were not computed."""
         values = {"system": self.system, **vars(self.score)}
         for name in ("mean", "interval", "p_value", "baseline", "samples"):
             if getattr(self, name) is not None:
@@ -85,7 +81,7 @@ class Resampling:
     """Random seed, at least 1: sacreBLEU takes 0 for no seed."""
 
     def of(self, metric: Metric, systems: Mapping[str, Counts]) -> list[significance.Result]:
-        """Return the p-value, mean and interval of each system, as far as asked for."""
+        """Return the requested ones of p-value, mean and interval, for each system."""
         counted: Any = _Counted(metric)
         named: list[Any] = list(systems.items())
         with _seeded(self.seed):
@@ -139,7 +135,7 @@ def compare(
         references: one for each hypothesis, in the same order.
         metrics: the metrics to compute.
         sources: the source sentences, for metrics that need them.
-        resampling: intervals and tests to compute; None for none.
+        resampling: intervals and tests to compute, if any.
 
     Returns:
         A result for each metric and system: by metric, then by system, in the order given.
@@ -166,8 +162,9 @@ def compare(
         for name, sampled in zip(systems, resampling.of(metric, counts), strict=True):
             if math.isnan(scores[name].value) or math.isnan(sampled.mean or 0.0):
                 raise NmtError(
-                    f"{name}: its score by {metric.name}, or that of a sample of it, is not a "
-                    "number; correct the metric's method compute, or choose another metric"
+                    f"{name}: its score by {metric.name}, or the score of a sample of its lines, "
+                    "is not a number; correct the metric's method compute, or choose another "
+                    "metric"
                 )
             is_compared = sampled.p_value is not None
             is_same = is_compared and scores[name].value == first.value
@@ -175,7 +172,7 @@ def compare(
                 Result(
                     system=name,
                     score=scores[name],
-                    mean=None if sampled.mean is None else float(sampled.mean),  # of float32
+                    mean=None if sampled.mean is None else float(sampled.mean),  # from float32
                     interval=None if sampled.ci is None else float(sampled.ci),
                     p_value=1.0 if is_same else sampled.p_value,  # sacreBLEU: significant
                     baseline=baseline if is_compared else None,
@@ -186,10 +183,7 @@ def compare(
 
 
 class _Counted:
-    """A metric as sacreBLEU's tests expect it, with counts in place of hypotheses.
-
-    So nothing is counted twice.
-    """
+    """A metric as sacreBLEU's tests expect it, with counts, so that nothing is counted twice."""
 
     def __init__(self, metric: Metric) -> None:
         self.metric = metric
@@ -224,11 +218,14 @@ def _seeded(seed: int) -> Iterator[None]:
 def by_document(
     test_set: TestSet, systems: Mapping[str, Sequence[str]]
 ) -> tuple[TestSet, dict[str, list[str]]]:
-    """Return the test set and the lines of each system with a line for each document.
+    """Return the test set and the lines of each system, joined by document.
+
+    Blank lines of the references divide a test set into documents. Scores of documents are known as
+    d-BLEU (Liu et al. 2020).
 
     Raises:
-        NmtError: a system or the source has another number of lines than the references, or text
-            where these are blank.
+        NmtError: a system or the source differs from the references in its number of lines, or has
+            text where the references are blank.
     """
     has_text = [bool(line.strip()) for line in test_set.references]
     groups = groupby(range(len(has_text)), key=has_text.__getitem__)
@@ -245,8 +242,8 @@ def by_document(
         for number, (line, is_sentence) in enumerate(zip(side, has_text, strict=True), 1):
             if line.strip() and not is_sentence:
                 raise NmtError(
-                    f"{name}: line {number} has text, but that line of {test_set.name} is blank; "
-                    "the blank lines between documents must be in the same places"
+                    f"{name}: line {number} has text, but the same line of {test_set.name} is "
+                    "blank; the blank lines between documents must be in the same places"
                 )
         return [" ".join(side[at] for at in lines) for lines in documents]
 
@@ -263,5 +260,5 @@ def by_document(
 
 
 def marked(score: Score) -> Score:
-    """Return a score with documents in its signature, because it is not that of the lines."""
+    """Return a score with documents in its signature: it differs from the score of lines."""
     return replace(score, signature=f"{score.signature}|unit:document")

@@ -1,20 +1,6 @@
 """Corpus metrics, computed by sacreBLEU (Post 2018, *A Call for Clarity in Reporting BLEU Scores*).
 
 Report a score with its signature: tokenisation alone changes BLEU by more than a point.
-
-The BLEU of *Attention Is All You Need* for English-German.
-
-The protocol is older than the paper (GNMT and ConvS2S report on it too): Moses tokenisation, then
-compounds split at their hyphens, then multi-bleu.perl. Never compare this BLEU with sacreBLEU's:
-the same translations have 29.3 by this protocol and 28.6 by sacreBLEU (Ott et al. 2018).
-
-Averages of what sacreBLEU counts in references: n-grams and lengths.
-
-The agreement of a translation with the average of many references takes one comparison instead of
-many (Vamvas and Sennrich 2024, *Linear-time Minimum Bayes Risk Decoding with Reference
-Aggregation*; for BLEU DeNero et al. 2009, *Fast Consensus Decoding over Translation Forests*).
-
-Print sacreBLEU's warnings in the form of nmt's: each once, and above any progress bar.
 """
 
 from __future__ import annotations
@@ -43,7 +29,7 @@ from nmt.io.lines import refuse_one_string
 from nmt.recipe.registry import Registry
 
 NOT_FOR_SENTENCES = (
-    "{}: a BLEU that is not smoothed says nothing of one sentence; choose bleu or chrf"
+    "{}: a BLEU that is not smoothed says nothing about one sentence; choose bleu or chrf"
 )
 
 Counts = list[list[float]]
@@ -82,7 +68,7 @@ class Metric(ABC):
     needs_source: ClassVar[bool] = False
     """Whether the metric needs the source sentences."""
     has_average: ClassVar[bool] = False
-    """Whether references have an average: that of their n-grams."""
+    """Whether references have an average: the average of their n-grams."""
 
     name: str = ""
     """Registered name of the metric."""
@@ -152,7 +138,7 @@ class Metric(ABC):
         )
 
     def for_language(self, target_lang: str) -> Metric:
-        """Return the metric with the settings of a target language in place of "auto"."""
+        """Return the metric with the settings of a target language for "auto"."""
         return self
 
     def for_sentences(self) -> Metric:
@@ -227,7 +213,7 @@ class SacreMetric(Metric):
     def counts(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str]
     ) -> Counts:
-        """Return sacreBLEU's statistics, the ones that its significance tests resample."""
+        """Return sacreBLEU's statistics, which its significance tests resample."""
         counted: Counts = self._scorer._extract_corpus_statistics(hypotheses, [references])
         return counted
 
@@ -258,7 +244,7 @@ class Bleu(SacreMetric):
     """sacreBLEU's tokeniser: 13a (WMT's), intl, char, zh, ja-mecab, ko-mecab, flores200, none;
     "auto" is the tokeniser of the target language: zh for Chinese, ja-mecab and ko-mecab for
     Japanese and Korean (without their packages char), char for Thai, Lao, Khmer and Burmese, 13a
-    for others."""
+    for all other languages."""
     lowercase: bool = False
     """Whether case is ignored."""
     smoothing: Literal["exp", "floor", "add-k", "none"] = "exp"
@@ -357,8 +343,9 @@ class Ter(SacreMetric):
     """Whether Tercom's tokenisation separates punctuation from words; "auto" is true for Chinese
     and Japanese."""
     asian: Literal["auto"] | bool = AUTO
-    """Whether that tokenisation also splits Chinese and Japanese (Han into characters, but no run
-    of kana); "auto" is true for these. Tercom knows no words of Thai, Lao, Khmer and Burmese."""
+    """Whether Tercom's tokenisation also splits Chinese and Japanese (Han into characters, but no
+    run of kana); "auto" is true for Chinese and Japanese. Tercom cannot split Thai, Lao, Khmer and
+    Burmese."""
 
     def for_language(self, target_lang: str) -> Ter:
         """Return the metric with the tokenisation of the language."""
@@ -407,11 +394,17 @@ def bleu_details(result: BLEUScore) -> str:
 @metrics.register("paper_bleu")
 @dataclass(frozen=True, kw_only=True)
 class PaperBleu(SacreMetric):
-    """BLEU of Moses-tokenised, compound-split text; both sides are given as plain text."""
+    """BLEU of *Attention Is All You Need*: Moses-tokenised, compound-split text.
+
+    The protocol is older than the paper (GNMT and ConvS2S report on it too): Moses tokenisation,
+    then compounds split at their hyphens, then multi-bleu.perl. Hypotheses and references are given
+    as plain text. Never compare this BLEU with sacreBLEU's: the same translations have 29.3 by this
+    protocol and 28.6 by sacreBLEU (Ott et al. 2018).
+    """
 
     target_lang: str = "de"
-    """Language of the tokeniser's rules for apostrophes and abbreviations, such as fr. The data do
-    not change it, because the protocol is that of English-German."""
+    """Language of the tokeniser's rules for apostrophes and abbreviations, such as fr. The default
+    does not depend on the data, because the protocol is for English-German."""
     split_compounds: bool = True
     """Whether ``rich-text`` counts as ``rich ##AT##-##AT## text``."""
     normalize_reference: bool = False
@@ -481,6 +474,10 @@ def counts_against_average(
     scorer: SacreBleuMetric, texts: Sequence[str], weights: Sequence[int]
 ) -> list[list[float]]:
     """Return the counts of each text, with the average of all texts as its reference.
+
+    One comparison with the average of many references replaces many comparisons (Vamvas and
+    Sennrich 2024, *Linear-time Minimum Bayes Risk Decoding with Reference Aggregation*; for BLEU
+    DeNero et al. 2009, *Fast Consensus Decoding over Translation Forests*).
 
     Args:
         scorer: a metric of n-grams.

@@ -1,4 +1,4 @@
-"""Rewards of single translations, for training: from 0 (nothing of the reference) to 1.
+"""Rewards of single translations, for training: from 0 (no match with the reference) to 1.
 
 Rewards compare text, as metrics do, so they do not depend on the subwords.
 """
@@ -23,7 +23,7 @@ MAX_ORDER = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Reward(ABC):
-    """Quality of one translation; unlike a metric's, its mean over sentences is meaningful."""
+    """Quality of one translation; unlike metrics, rewards may be averaged over sentences."""
 
     registry: ClassVar[Registry[Reward]]
 
@@ -35,7 +35,7 @@ class Reward(ABC):
         """Return the reward, from 0 to 1; higher is better."""
 
     def for_language(self, target_lang: str) -> Reward:
-        """Return the reward with the settings of a target language in place of "auto"."""
+        """Return the reward with the settings of a target language for "auto"."""
         return self
 
 

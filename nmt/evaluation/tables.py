@@ -1,6 +1,6 @@
 """Print scores as tables that never mix values with different signatures.
 
-A column holds values of one metric with one signature; the signature stands below the table. If a
+A column holds values of one metric with one signature; the signature is below the table. If a
 metric has several signatures, its columns are numbered.
 """
 

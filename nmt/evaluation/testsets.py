@@ -19,7 +19,7 @@ from nmt.recipe.registry import unknown
 class TestSet:
     """Source sentences, and their translations by humans."""
 
-    __test__ = False  # to pytest
+    __test__ = False  # for pytest
 
     name: str
     references: Sequence[str]
@@ -53,11 +53,14 @@ def by_name(name: str, pair: str) -> TestSet:
     except (Exception, SystemExit) as error:
         raise NmtError(
             f"{name}: cannot be fetched: {reason(error)}; remove {home} before another attempt; "
-            f"where the network does not allow it, copy {SACREBLEU_DIR} from a machine where it "
-            "does, or give the files with --reference"
+            f"without network access, copy {SACREBLEU_DIR} from another machine, or give the "
+            "files with --reference"
         ) from None
     if len(references) != 1:
-        raise NmtError(f"{name}: {len(references)} references for each line; choose one with one")
+        raise NmtError(
+            f"{name}: {len(references)} references for each line; choose a test set with one "
+            "reference"
+        )
     sources, translations = (Lines.open(Path(path)).read() for path in (source, *references))
     if len(sources) != len(translations) or not sources:
         raise damaged

@@ -73,8 +73,8 @@ def bleu(tokenize: str, **settings: Any) -> BLEU:
     except (OSError, SystemExit) as error:
         raise NmtError(
             f"tokenizer {name}: its model cannot be fetched: {reason(error)}; remove "
-            f"{SACREBLEU_DIR}/models before another attempt; where the network does not allow it, "
-            "copy that directory from a machine where it does, or choose another tokenize"
+            f"{SACREBLEU_DIR}/models before another attempt; without network access, copy that "
+            "directory from another machine, or choose another tokenize"
         ) from None
     except (AssertionError, ImportError, RuntimeError) as error:
         raise NmtError(f"tokenizer {name}: {' '.join(str(error).split())}") from None

@@ -1,8 +1,8 @@
-"""Weights of features, by which the best translation of each n-best list is chosen for a metric.
+"""Weights of features that choose the best translation of each n-best list, for a metric.
 
 Minimum error rate training (Och 2003): on a line in the space of weights, the translation that is
 chosen for a sentence changes at few points, and the metric is constant between two of them. So the
-best point of a line is found exactly, for any metric that adds up counts.
+best point of a line is found exactly, for any metric that is computed from summed counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TuningSet:
         features: [N, F], the features of all translations, one sentence after another.
         counts: the metric's counts of each translation.
         sizes: the number of translations of each sentence, at least 1.
-        metric: the metric; of an error rate, the least value is the best.
+        metric: the metric; for an error rate, lower is better.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class TuningSet:
         """Return weights [F], whose absolute values add up to 1, and the metric with them.
 
         The search begins with equal weights, with each feature alone, and with random weights. From
-        each beginning it goes to the best point on the lines of single features and of random
-        directions, until no line is better.
+        each beginning the search moves to the best point on the lines of single features and of
+        random directions, until no line is better.
 
         Args:
-            seed: of all that is random.
+            seed: random seed.
             restarts: number of random beginnings.
         """
         random = np.random.default_rng(seed)
@@ -128,7 +128,7 @@ class TuningSet:
         return value if self._metric.higher_is_better else -value
 
     def _scales(self) -> Floats:
-        """Return the standard deviation [F] of each feature within sentences; 1 without any."""
+        """Return the standard deviation [F] of each feature within sentences, or 1 if it is 0."""
         counts = self._exist.sum(1)[:, None, None]
         centred = self._features - self._features.sum(1, keepdims=True) / counts
         scales: Floats = np.sqrt((centred[self._exist] ** 2).mean(0))
@@ -136,6 +136,6 @@ class TuningSet:
 
 
 def _rounded(weights: Floats) -> Floats:
-    """Return the weights divided by their sum, as they are printed: with six digits."""
+    """Return the weights divided by their sum, rounded to six digits as in the output."""
     total = np.abs(weights).sum() or 1.0
     return np.array([float(f"{weight:.6g}") for weight in weights / total])

@@ -85,7 +85,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "--checkpoint-activations": {"train__checkpoint_activations": "layers"},
     "--tensorboard-logdir": {"train__tensorboard": True},
 }
-"""What switches set; a directory of TensorBoard is within that of the run here."""
+"""Values that switches set; here the directory of TensorBoard is in the directory of the run."""
 
 TIED = {
     "--share-all-embeddings": "all",
@@ -94,7 +94,7 @@ TIED = {
 
 
 def convert(options: Options, draft: Draft) -> None:
-    """Set what takes more than one option, or a value of its own."""
+    """Set the keys that need several options, or another value than the option's."""
     parts = {"preprocess": _preprocess, "train": _training, "translate": _search}
     parts[options.command](options, draft)
     draft.finish(options, "fairseq", KEYS, REASONS)
@@ -112,17 +112,17 @@ def _preprocess(options: Options, draft: Draft) -> None:
         prefix, *others = options.text(name).split(",")
         draft.set(**{f"preprocess__{key}": prefix or None})
         if others:
-            draft.note(f"{name} {','.join(others)}: preprocess.{key} is one set, the first one")
+            draft.note(f"{name} {','.join(others)}: preprocess.{key} takes one set, the first")
     if prefix := options.text("--trainpref"):
         draft.set(preprocess__train=[prefix])
     draft.note(
         "preprocess.train, valid and test: fairseq binarizes subwords, nmt learns them itself: "
-        "name the text as it was before tokenization and BPE"
+        "give the text before tokenization and BPE"
     )
 
 
 def _training(options: Options, draft: Draft) -> None:
-    """Set the sections ``model`` and ``train``, and what fairseq-train knows of the others."""
+    """Set the sections ``model`` and ``train``, and other keys that fairseq-train sets."""
     _model(options, draft)
     tokens, update_freq = options.number("--max-tokens"), _first(options, draft, "--update-freq")
     devices = options.number("--distributed-world-size", default=options.devices)
@@ -152,7 +152,7 @@ def _first(options: Options, draft: Draft, name: str) -> Any:
     values = options.take(name) or [1]
     numbers = ",".join(map(str, values)).strip("[]").split(",")
     if len(numbers) > 1:
-        draft.note(f"{name} {','.join(numbers)}: a number for each epoch; the first one is taken")
+        draft.note(f"{name} {','.join(numbers)}: a number for each epoch; the first is taken")
     return number_of(name, numbers[0])
 
 
@@ -197,7 +197,7 @@ def _model(options: Options, draft: Draft) -> None:
 
 
 def _both(draft: Draft, key: str, given: dict[str, Any]) -> None:
-    """Set a key that holds for both stacks, and tell where fairseq has two values or one stack.
+    """Set a key that holds for both stacks, and note if fairseq has two values or one stack.
 
     Args:
         draft: the recipe.
@@ -243,7 +243,7 @@ def _numbers(text: str) -> list[Any]:
 
 
 def _schedule(options: Options, draft: Draft) -> tuple[str, Any] | None:
-    """Set the schedule; return the remark of an option that names its last update, and this."""
+    """Set the schedule; return its last update, with a remark on the option that names it."""
     theirs = options.text("--lr-scheduler", assumed="fixed")
     lr = _first(options, draft, "--lr") if "--lr" in options else options.assume("--lr", 0.25)
     is_sqrt = theirs == "inverse_sqrt"
@@ -267,7 +267,7 @@ def _schedule(options: Options, draft: Draft) -> tuple[str, Any] | None:
     if theirs == "cosine":
         least = min(lr, max(0, options.number("--min-lr", default=0)))
         values["final_share"] = float(f"{least / lr:.6g}") if least else 0.0
-        options.take("--lr-shrink", "--t-mult")  # of later periods
+        options.take("--lr-shrink", "--t-mult")  # they concern later periods
     draft.set(train__schedule=values)
     for name, usual in (("--power", 1), ("--end-learning-rate", 0)):
         if [scalar(value) for value in options.values.get(name, [])] == [usual]:
@@ -285,7 +285,7 @@ def _end(options: Options, draft: Draft, last: tuple[str, Any] | None) -> None:
     """Set when training ends.
 
     Args:
-        options: those of fairseq-train.
+        options: options of fairseq-train.
         draft: the recipe.
         last: what :func:`_schedule` returns.
     """

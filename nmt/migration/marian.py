@@ -96,7 +96,7 @@ FACTORS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def convert(options: Options, draft: Draft) -> None:
-    """Set what takes more than one option, or a value of its own."""
+    """Set the keys that need several options, or another value than the option's."""
     if options.command == "translate":
         _search(options, draft)
     elif options.command == "train":
@@ -169,11 +169,11 @@ def _model(options: Options, draft: Draft) -> None:
     if not kind:
         raise NmtError(
             "no --type and no --task: Marian's default, amun, is recurrent, and nmt's recurrent "
-            "models differ; give --type transformer, or take nmt train --arch rnnsearch"
+            "models differ; give --type transformer, or use nmt train --arch rnnsearch"
         )
     if kind != "transformer":
         raise NmtError(
-            f"--type {kind}: nmt's recurrent models differ; take nmt train --arch rnnsearch"
+            f"--type {kind}: nmt's recurrent models differ; use nmt train --arch rnnsearch"
         )
     if (embedded := options.text("--transformer-postprocess-emb", default="d")) != "d":
         draft.note(f"--transformer-postprocess-emb {embedded!r}: no counterpart; assumed 'd'")
@@ -298,7 +298,7 @@ def _period(name: str, value: object) -> tuple[float, str]:
     """Return the number of a period such as 16000, 100Ku or 10Gt, and its unit.
 
     Raises:
-        NmtError: the value is no such period.
+        NmtError: the value is not a period.
     """
     match = PERIOD.fullmatch(str(value))
     if match is None:

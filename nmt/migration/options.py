@@ -43,7 +43,7 @@ LIMITS = {
 
 @dataclass
 class Options:
-    """Options of a command by name, each taken at most once."""
+    """Options of a command by name; each option is consumed at most once."""
 
     command: str
     """Command of nmt that does the same."""
@@ -64,7 +64,7 @@ class Options:
             programs: the command of nmt by the name of the program.
 
         Raises:
-            NmtError: the text has no such command line, or several, or one that is not whole.
+            NmtError: the text has no such command line, or several, or an incomplete command line.
         """
         commands: list[tuple[str, list[str]]] = []
         for line in re.sub(r"\\\r?\n|\n(?=[ \t]*-)", " ", text).splitlines():
@@ -109,7 +109,7 @@ class Options:
         return name in self.values
 
     def take(self, *names: str) -> list[Any] | None:
-        """Return the values of the first of some names that is there, and forget all names."""
+        """Return the values of the first name that is present, and remove all the names."""
         values = [self.values.pop(name) for name in names if name in self.values]
         return values[0] if values else None
 
@@ -119,7 +119,7 @@ class Options:
         return value
 
     def text(self, *names: str, default: str = "", assumed: str | None = None) -> str:
-        """Return the value of an option, or the default; an assumed one is noted for the user."""
+        """Return the value of an option, or the default; note an assumed default for the user."""
         if values := self.take(*names):
             return str(values[0])
         return default if assumed is None else str(self.assume(names[0], assumed))
@@ -158,7 +158,7 @@ class Draft:
 
     recipe: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    """What was assumed, and what the recipe does not hold, line by line."""
+    """Notes for the user on assumptions, and on options that the recipe does not hold."""
 
     def set(self, **values: Any) -> None:
         """Set keys of the recipe; ``train__lr`` stands for ``train.lr``. None sets nothing."""
@@ -171,22 +171,22 @@ class Draft:
         self.notes.append(line)
 
     def set_vocabulary(self, *sizes: int | None) -> None:
-        """Set the size of both vocabularies to the largest of some sizes; 0 and None are none."""
+        """Set the size of both vocabularies to the largest size; 0 and None do not count."""
         known = set(filter(None, sizes))
         self.set(preprocess__vocab_size=max(known, default=None))
         if len(known) > 1:
-            self.note(f"vocab_size {max(known)}: both vocabularies have one size, the larger one")
+            self.note(f"vocab_size {max(known)}: both vocabularies have one size, the larger size")
 
     def set_update(
         self, tokens: float | None, sentences: float | None, factor: float, remark: str
     ) -> None:
-        """Set the size of an update from the size of a batch, and say what is assumed.
+        """Set the size of an update from the size of a batch, and note the assumptions.
 
         Args:
-            tokens: tokens of a batch; None where it is counted in sentences.
+            tokens: tokens of a batch; None if the batch is counted in sentences.
             sentences: sentences of a batch.
             factor: batches in one update.
-            remark: for a note, why there are so many.
+            remark: words for the note that explain the factor.
         """
         size = tokens or (sentences or 0) * TOKENS_PER_SENTENCE
         if not size:
@@ -201,10 +201,10 @@ class Draft:
     def finish(
         self, options: Options, toolkit: str, keys: Mapping[str, str], reasons: Mapping[str, str]
     ) -> None:
-        """Set the keys of the options that are left, and note all that the recipe does not hold.
+        """Set the keys of the remaining options, and note the options without a key.
 
         Args:
-            options: options that the toolkit's rules did not take.
+            options: options that the toolkit's rules did not consume.
             toolkit: name of the toolkit, for a note.
             keys: the recipe key of an option.
             reasons: why the recipe does not hold an option.
@@ -241,7 +241,7 @@ class Draft:
             return
         set_path(self.recipe, key, value)
         if count > 1:
-            self.note(f"{shown}: {key} has one value; the first one is taken")
+            self.note(f"{shown}: {key} has one value; the first is taken")
 
 
 def _commands(line: str) -> list[list[str]]:
@@ -260,12 +260,12 @@ def _commands(line: str) -> list[list[str]]:
             else:
                 commands[-1].append(word)
     except ValueError as error:
-        raise NmtError(f"the command line cannot be read: {error}; mend it") from None
+        raise NmtError(f"the command line cannot be read: {error}; correct it") from None
     return [[*takewhile(lambda word: not REDIRECTION.fullmatch(word), words)] for words in commands]
 
 
 def _shown(value: Any) -> str:
-    """Return a default as it stands on a command line."""
+    """Return a default in the form of a command line."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

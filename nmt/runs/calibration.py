@@ -1,4 +1,4 @@
-"""Ranges of the inputs of linear layers, by which int8 computes a line alike in any batch."""
+"""Ranges of the inputs of linear layers, so that int8 computes a line alike in any batch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Calibration:
     """Smallest and largest input of each layer, by its name in the model."""
 
     def save(self, run: Path) -> Path:
-        """Write the calibration into a run, replacing an older one, and return its path."""
+        """Write the calibration into a run, replacing an older calibration, and return its path."""
         path = run / CALIBRATION
         with files.whole_file(path) as partial:
             partial.write_text(_FORMAT.text(self), encoding="utf-8")
@@ -34,7 +34,7 @@ class Calibration:
 
     @classmethod
     def load(cls, run: Path) -> Calibration | None:
-        """Return the calibration of a run; None if it has none.
+        """Return the calibration of a run, if the run has one.
 
         Raises:
             NmtError: the calibration is damaged or of another version.

@@ -1,8 +1,6 @@
-"""A checkpoint of a run: a directory of files with checksums.
+"""A checkpoint of a run: a directory of files with checksums, and the weights in them.
 
-The weights of a model by name, and the files that store them.
-
-The checkpoint that a run adapts: checkpoints of the run hold the parts put on it alone.
+A run with an adaptation stores only the adaptation's parameters, and names its base checkpoint.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ OPTIMIZER = "optimizer.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class _Description:
-    """The content of ``checkpoint.json``; a number that is infinite, or none, is null."""
+    """The content of ``checkpoint.json``; a number that is infinite or NaN is null."""
 
     update: int
     scores: dict[str, float | None]
@@ -80,8 +78,8 @@ class Checkpoint:
             description = _FORMAT.read(path / "checkpoint.json")
         except (FileNotFoundError, NotADirectoryError):
             raise NmtError(
-                f"{path / 'checkpoint.json'}: missing: {path} is not a checkpoint; give one that "
-                "`nmt train` has made"
+                f"{path / 'checkpoint.json'}: missing: {path} is not a checkpoint; give a "
+                "checkpoint that `nmt train` has made"
             ) from None
         scores = {
             name: math.nan if score is None else score for name, score in description.scores.items()
@@ -174,7 +172,7 @@ def average(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
 def checkpoints_in(path: Path) -> list[Path]:
     """Return the paths of all checkpoints in a directory, including damaged ones, oldest first.
 
-    A copy with another name, such as ``update_0001000.keep``, is none of them.
+    A copy with another name, such as ``update_0001000.keep``, does not count.
     """
     checkpoints = (entry for entry in path.glob("update_*") if _NAME.fullmatch(entry.name))
     # By length first: eight digits come after seven.
@@ -185,7 +183,7 @@ Tensors = Mapping[str, Tensor]
 
 
 def weights_of(model: torch.nn.Module) -> dict[str, Tensor]:
-    """Return the weights by name, tied ones once."""
+    """Return the weights by name, tied weights once."""
     return {name: weight.detach() for name, weight in model.named_parameters()}
 
 
@@ -259,7 +257,7 @@ def write_tensors(
         save_file({key: value.contiguous().cpu() for key, value in tensors.items()}, path, metadata)
     except SafetensorError as error:  # raised instead of OSError, even for a full disk
         raise os_error(error, path) from None
-    path.chmod(0o644)  # safetensors creates the file unreadable for others
+    path.chmod(0o644)  # safetensors creates the file unreadable for other users
     return FileFacts.of(path)
 
 
@@ -285,7 +283,7 @@ class Base:
         return cls(checkpoint=path, weights=checkpoint.files[WEIGHTS].sha256)
 
     def save(self, run: Path) -> None:
-        """Write the base into a run, replacing an older one."""
+        """Write the base into a run, replacing an older base."""
         with files.whole_file(run / BASE) as partial:
             partial.write_text(_BASE_FORMAT.text(self), encoding="utf-8")
 
@@ -305,10 +303,10 @@ class Base:
         """Return the checkpoint for the run that adapts it.
 
         Raises:
-            NmtError: the checkpoint is missing, damaged, or another one.
+            NmtError: the checkpoint is missing, damaged, or has other weights.
         """
         path = run / self.checkpoint
-        remedy = f"put the run that {run} began with there, or a link to that run"
+        remedy = f"put the base run of {run} there, or a link to it"
         if not path.exists():
             raise NmtError(f"{path}: missing, but {run} adapts this checkpoint; {remedy}")
         checkpoint = Checkpoint.open(path)

@@ -1,7 +1,4 @@
-"""Load a model for inference from a run directory.
-
-Build models, and stop before a model takes more memory than it may.
-"""
+"""Load a model for inference from a run directory, and build models within limits of memory."""
 
 from __future__ import annotations
 
@@ -64,8 +61,8 @@ class LoadedModel:
         calibration = Calibration.load(self.run.path)
         if calibration is not None and calibration.weights != self.checkpoint.files[WEIGHTS].sha256:
             warn(
-                f"{self.run.path / CALIBRATION}: of another checkpoint than "
-                f"{self.checkpoint.path.name}, and not used; make it again with `nmt calibrate`"
+                f"{self.run.path / CALIBRATION}: measured for another checkpoint than "
+                f"{self.checkpoint.path.name}, and ignored; make it again with `nmt calibrate`"
             )
             return None
         return calibration
@@ -94,11 +91,11 @@ def load_model(
             if checkpoint.path.exists():
                 raise
 
-            # Training has removed the checkpoint meanwhile, and written a newer one.
+            # Training has removed the checkpoint meanwhile, and written a newer checkpoint.
 
 
 def find_checkpoint(path: Path) -> tuple[Run, Checkpoint]:
-    """Return the run and the checkpoint that a path means.
+    """Return the run and the checkpoint at a path.
 
     Raises:
         NmtError: there is none.
@@ -141,8 +138,8 @@ def _load(run: Run, checkpoint: Checkpoint, device: torch.device | None) -> Load
 def complete_model(run: Run, subwords: Subwords, weights: Tensors) -> tuple[Model, dict[str, Any]]:
     """Return a run's model, and the recipe of that model.
 
-    The weights of an adaptation complete those of the run's base, and are merged into them if the
-    adaptation can be merged. Then the recipe has no adaptation any more.
+    The weights of an adaptation are added to the weights of the run's base, and merged into them if
+    possible. After a merge, the recipe has no adaptation.
 
     Args:
         run: the run.
@@ -151,12 +148,12 @@ def complete_model(run: Run, subwords: Subwords, weights: Tensors) -> tuple[Mode
 
     Raises:
         NmtError: the recipe and the weights do not fit together, or the run's base is missing or
-            another one.
+            has other weights.
     """
     sizes = (subwords.source_size, subwords.target_size, subwords.shared)
     section = run.section("model")
     if (base := Base.load(run.path)) is not None:
-        # An adaptation's checkpoint holds its own parts alone.
+        # A checkpoint of an adaptation holds only the adaptation's parameters.
         weights = {**base.open(run.path).weights(), **weights}
     try:
         config: ModelConfig = build(ModelConfig, section, "model")  # type: ignore[type-abstract]
@@ -173,8 +170,8 @@ RANDOM_FILLS = ("normal_", "uniform_")
 """Suffixes of the names of torch's functions that fill a tensor with random numbers."""
 
 CREATORS = (torch.empty, torch.zeros, torch.ones, torch.full)
-"""Functions that allocate as much memory as their arguments say, beside arange: on the meta device
-that one imports sympy, which takes a third of a second."""
+"""Functions whose arguments decide how much memory they allocate. arange is missing, because on the
+meta device it imports sympy, which takes a third of a second."""
 
 BUILD_ERRORS = (ArithmeticError, MemoryError, RuntimeError, TypeError, ValueError)
 """Errors of torch and Python for sizes that are too large or invalid."""
@@ -186,7 +183,7 @@ OTHER_ELEMENTS = 1 << 24
 """Maximum number of elements of a tensor that is not a weight, such as a position table."""
 
 BYTES_OF_A_WEIGHT = 10_000
-"""Memory that a weight takes beside its elements, at least: its tensor and its module."""
+"""Least memory of a weight in addition to its elements: its tensor and its module."""
 
 
 def build_with(build: Callable[[], Model], weights: Tensors, plugins: Sequence[str] = ()) -> Model:
@@ -245,8 +242,9 @@ def build_new(build: Callable[[], Model], plugins: Sequence[str] = ()) -> Model:
     build = partial(_build_named, build, plugins)
     memory = host_memory()
     too_large = (
-        f"the weights of this model take more than the {memory / 1e9:,.1f} GB of memory that there "
-        "are; lower the sizes in the recipe's section model, such as d_model, d_ff and the layers"
+        f"the weights of this model take more than the {memory / 1e9:,.1f} GB of memory of this "
+        "machine; lower the sizes in the recipe's section model, such as d_model, d_ff and the "
+        "layers"
     )
     elements = memory // torch.float32.itemsize
     # A trial build must not use up random numbers of the real one.
@@ -259,7 +257,7 @@ def build_new(build: Callable[[], Model], plugins: Sequence[str] = ()) -> Model:
 def _build_named(build: Callable[[], Model], plugins: Sequence[str]) -> Model:
     """Return the model; an error in the code of a plugin becomes a line with its place.
 
-    Other errors keep their traceback, and a lack of memory remains one.
+    Other errors keep their traceback, and an out-of-memory error stays an out-of-memory error.
     """
     try:
         return build()
@@ -284,7 +282,7 @@ def broken_laws_of(
         model: on any device.
         sizes: numbers of source and target token ids.
         plugins: modules whose code is named in errors.
-        tolerance: greatest difference between equal outputs, as a share of the largest one.
+        tolerance: greatest difference between equal outputs, as a share of the largest output.
 
     Raises:
         NmtError: the model has another shape than the contract says, or a plugin raises an error.
@@ -303,7 +301,7 @@ def broken_laws_of(
 def _build_within(
     build: Callable[[], Model], count: int, elements: int, mode: _BuildingMode
 ) -> Model:
-    """Return the model, unless it has more weights, or larger ones; see :func:`build_with`."""
+    """Return the model, unless it has more or larger weights; see :func:`build_with`."""
     try:
         with _weights_within(count, elements, mode.message), mode:
             return build()
@@ -317,7 +315,7 @@ TOO_LARGE = "the model is larger than the weights of the checkpoint"
 
 @contextmanager
 def _weights_within(count: int, elements: int, message: str) -> Iterator[None]:
-    """Stop the building of a model with more weights, or with larger ones."""
+    """Stop the building of a model with more or larger weights."""
 
     def register(module: nn.Module, name: str, weight: nn.Parameter | None) -> None:
         """Count a weight, and raise an NmtError at the first one beyond a limit."""

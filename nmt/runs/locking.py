@@ -1,4 +1,4 @@
-"""The directory of a run while it trains: locked, and cleared again if nothing begins in it."""
+"""Lock the directory of a run during training, and clear it if no training begins."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ LOCK = "run.lock"
 
 @contextmanager
 def locked_for_training(path: Path, dry_run: bool, by_this_process: bool = True) -> Iterator[None]:
-    """Lock the directory of a run, and remove what is new in it if no training begins there.
+    """Lock the directory of a run, and remove new files in it if no training begins there.
 
     Args:
         path: directory of the run, which need not exist yet.
         dry_run: whether to remove a new run in any case.
         by_this_process: False in the peers of the process that holds the lock for all, which do not
-            even look for the directory: NFS remembers for a while that one is missing.
+            even look for the directory: NFS caches for a while that a directory is missing.
 
     Raises:
         NmtError: see :func:`locked`.
@@ -48,12 +48,12 @@ def locked_for_training(path: Path, dry_run: bool, by_this_process: bool = True)
                 raise
             raise UnfinishedError.by_disk(error, _again(path)) from None
         finally:
-            # A command that fails at once leaves nothing in its way for the next try.
+            # A command that fails at once leaves nothing that would stop the next attempt.
             new = {*path.iterdir()} - (before or set())
             has_begun = not new.isdisjoint([path / LOG, *checkpoints_in(path)])
             is_new = path / "run.json" not in (before or ())
             if is_new and (dry_run or not has_begun):
-                with suppress(OSError):  # such as of NFS, which keeps the file of the lock
+                with suppress(OSError):  # NFS, for example, keeps the file of the lock
                     for entry in new:
                         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
                     if before is None:
@@ -69,13 +69,13 @@ def _again(path: Path) -> str:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Lock a directory for one training, and remove the half-written files of a killed one.
+    """Lock a directory for one training, and remove the half-written files of a killed training.
 
     The directory is created if missing.
 
     Raises:
         NmtError: another process holds the lock, the directory cannot be created, or it holds no
-            run but files that a run would replace.
+            run, but files that a run would replace.
     """
     make_directory(path)
     _check_is_free(path)
@@ -98,12 +98,12 @@ def locked(path: Path) -> Iterator[None]:
 def _check_is_free(path: Path) -> None:
     """Raise an NmtError if a directory without a run holds files that a run would replace.
 
-    A run begins with its lock. One that has checkpoints but no `run.json` is refused when it is
+    A run begins with its lock. A run with checkpoints but without `run.json` is refused when it is
     opened.
     """
     if (path / LOCK).exists() or Run.exists(path) or checkpoints_in(path):
         return
     for name in (MANIFEST, RECIPE, LOG, SHORTLIST, PLUGINS, TRANSLATIONS, *LINKS, *SUBWORDS):
         if os.path.lexists(path / name):
-            what = "is a dataset" if name == MANIFEST else f"is no run, but holds {name}"
+            what = "is a dataset" if name == MANIFEST else f"is not a run, but holds {name}"
             raise NmtError(f"{path}: {what}; choose another --save-dir for a new run")

@@ -1,13 +1,8 @@
-"""The recipe of a run or an export: YAML, with a first line that holds the checksum of the rest.
+"""The recipe of a run or an export, and copies of its plugins, with checksums.
 
-The file contains its own checksum because training rewrites the recipe when a run resumes with
-changed keys: with a checksum in a second file, a kill between the two writes would leave them
-inconsistent.
-
-The plugins of a run: copies of their sources with checksums, so that the run can be moved.
-
-The copies and their description are in a separate directory, which is written as a whole: training
-that resumes with other sources replaces the directory, and may be killed meanwhile.
+The first line of the recipe holds the checksum of the rest, because training rewrites the recipe
+when a run resumes with changed keys. With a checksum in a second file, a kill between the two
+writes would leave them inconsistent. The directory of plugins is likewise replaced as a whole.
 """
 
 from __future__ import annotations
@@ -134,7 +129,7 @@ def read_plugins(run: Path) -> dict[str, bytes]:
 def import_plugins_of_run(run: Path, modules: Sequence[str], trusted: bool) -> None:
     """Import the plugins of a run, which may be a stranger's, if the user allows the import.
 
-    A module that the user has named is imported already and needs no consent. Other modules are
+    A module that the user has named is already imported and needs no consent. Other modules are
     imported from the copies in the run.
 
     Args:

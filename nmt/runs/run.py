@@ -75,14 +75,14 @@ class Run:
         return self.source_lang, self.target_lang
 
     def check_languages(self, dataset: Path, languages: tuple[str, str]) -> None:
-        """Check that a dataset is of the languages of the run; a multilingual one may have others.
+        """Check that a dataset has the languages of the run; a multilingual dataset may have more.
 
         Args:
-            dataset: its path, for the message.
-            languages: its source and target language.
+            dataset: path of the dataset, for the message.
+            languages: source and target language of the dataset.
 
         Raises:
-            NmtError: they are other languages, such as those of the run the other way round.
+            NmtError: the languages differ, or the run translates in the opposite direction.
         """
         if languages == self.languages or DIRECTIONS_FILE in self.files:
             return
@@ -107,8 +107,8 @@ class Run:
             description = _FORMAT.read(path / "run.json")
         except (FileNotFoundError, NotADirectoryError):
             raise NmtError(
-                f"{path / 'run.json'}: missing: {path} is not a run; give one that `nmt train` has "
-                "made"
+                f"{path / 'run.json'}: missing: {path} is not a run; give a run that `nmt train` "
+                "has made"
             ) from None
         return cls(path=path, recipe=read_recipe(path), **vars(description))
 
@@ -203,23 +203,24 @@ class Run:
         """Shortlist of the run.
 
         Raises:
-            NmtError: the shortlist is missing, damaged, of another version, or of other subwords.
+            NmtError: the shortlist is missing, damaged, of another version, or made for other
+                subwords.
         """
         if not self.has_shortlist:
             raise NmtError(
-                f"{self.path}: the run has no shortlist; give it one with "
+                f"{self.path}: the run has no shortlist; make one with "
                 f"`nmt shortlist --model {self.path}`"
             )
         shortlist, subwords = Shortlist.load(self.path / SHORTLIST), self.subwords
         if not shortlist.is_of(subwords.fingerprint, subwords.source_size, subwords.target_size):
             raise NmtError(
-                f"{self.path / SHORTLIST}: of other subwords than the run; "
-                f"make it again with `nmt shortlist --model {self.path}`"
+                f"{self.path / SHORTLIST}: made for other subwords than the run's; make it again "
+                f"with `nmt shortlist --model {self.path}`"
             )
         return shortlist
 
     def give_shortlist(self, shortlist: Shortlist) -> Path:
-        """Write a shortlist into the run, replacing an older one, and return its path."""
+        """Write a shortlist into the run, replacing an older shortlist, and return its path."""
         shortlist.save(self.path / SHORTLIST)
         return self.path / SHORTLIST
 
@@ -298,7 +299,7 @@ class Run:
             try:
                 check()
             except (NmtError, OSError) as error:
-                # A place that does not exist was removed by training.
+                # Training has removed a path that no longer exists.
                 if place.exists() and str(error) not in reported:
                     reported.add(str(error))
                     yield str(error)
@@ -328,7 +329,8 @@ class Run:
         )
         with files.whole_directory(path) as unfinished:
             Checkpoint.write(unfinished, update, tensors, trainer_state, scores)
-        # Links move only when the checkpoint is complete, so "last" never names half of one.
+        # Links move only when the checkpoint is complete, so "last" never names a partial
+        # checkpoint.
         saved = Checkpoint.open(path)
         self.link(saved, best)
         return saved
@@ -343,7 +345,7 @@ class Run:
         """Remove all checkpoints except the newest `keep_last` and the best.
 
         Only the newest two keep the optimizer's state, which is two thirds of a checkpoint's size:
-        the last one to resume from, and the one before in case the last is damaged.
+        the last to resume from, and the previous in case the last is damaged.
         """
         kept = {self.target(name) for name in LINKS}
         sound = [
@@ -379,5 +381,5 @@ def make_directory(path: Path) -> None:
         if path.is_symlink() and not path.exists():
             reason = f"it is a link to {os.readlink(path)}, which does not exist"
         raise NmtError(
-            f"{path}: no directory can be made there: {reason}; choose another one"
+            f"{path}: no directory can be made there: {reason}; choose another directory"
         ) from None

@@ -1,4 +1,4 @@
-"""Translations of the validation set that a run keeps: those of some of its validations."""
+"""Translations of the validation set, which a run keeps for some of its validations."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ DIRECTORY = "validation"
 
 
 def write_translations(run: Path, update: int, lines: Sequence[str], best: int) -> None:
-    """Write the translations of a validation into a run, and remove those it does not keep.
+    """Write the translations of a validation into a run, and remove translations not to keep.
 
-    The newest and the best stay, and of the others the first at or after each power of two: so a
-    run of N updates keeps about log2(N), which show how the translations changed.
+    The run keeps the newest and the best translations, and the first translations at or after each
+    power of two. So a run of N updates keeps about log2(N) files, which show how the translations
+    changed.
 
     Args:
         run: directory of the run.
@@ -33,7 +34,7 @@ def write_translations(run: Path, update: int, lines: Sequence[str], best: int) 
     # One for each power of two shows how a model learns, in a bounded number of files.
     kept = {update, best, *{at.bit_length(): at for at in reversed(updates)}.values()}
     for at in updates:
-        if at not in kept or at > update:  # those of a killed training come again
+        if at not in kept or at > update:  # a resumed training writes later files again
             _file(run, at).unlink()
 
 
