@@ -1,4 +1,4 @@
-"""Views of how a trained model translates given sentences: attention, steps, beam, embeddings."""
+"""Show how a trained model translates given sentences: attention, steps, beam, embeddings."""
 
 from nmt.explain.explanation import Explanation, explain
 

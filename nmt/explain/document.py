@@ -17,7 +17,7 @@ from nmt.explain.summaries import summarise
 from nmt.io.page import html_page
 
 DIGITS = 6
-"""Digits of a number after the point."""
+"""Digits of a number after the decimal point."""
 
 SCRIPTS = ("attention", "page")
 """Files of the page's script, in the order in which they are joined."""
@@ -32,8 +32,8 @@ def document(
 
     Args:
         models: for each model its explanations of the same lines.
-        facts: what is said of each model.
-        numbers: writes a tensor, as :func:`listed` or :func:`packed`.
+        facts: facts about each model.
+        numbers: writes a tensor: :func:`listed` or :func:`packed`.
     """
     return {
         "models": [

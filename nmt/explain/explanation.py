@@ -1,4 +1,4 @@
-"""Everything that a model computes for a sentence and its translation, gathered in one value."""
+"""Explanations: everything that a model computes for a sentence and its translation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Side:
     pieces: list[str]
     """Pieces of the ids; "▁" stands for a space."""
     words: list[int]
-    """The word to which each piece belongs, from 0; the EOS is one of its own."""
+    """The word to which each piece belongs, from 0; the EOS is a word of its own."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Candidate:
     log_probability: float
     length_penalty: float | None
     """Divisor of the log-probability in the score; None with a coverage penalty or minimum Bayes
-    risk, where the score is no quotient."""
+    risk, where the score is not a quotient."""
     score: float
     """See :class:`nmt.search.Hypothesis`."""
     rank_by_log_probability: int
@@ -96,7 +96,8 @@ class Explanation:
 
     source: Side
     target: Side
-    """The tokens that the steps predict. A step reads the token before, the first one BOS."""
+    """The tokens that the steps predict. A step reads the previous token; the first step reads
+    BOS."""
     steps: list[Step]
     attention: list[AttentionMap]
     """Attention of every layer and head, in a batch of one."""
@@ -134,16 +135,16 @@ def explain(
     """Explain how models translate the same lines; blank lines are left out.
 
     Args:
-        translators: models to set side by side, with their searches.
+        translators: models to compare, with their searches.
         sources: lines.
-        targets: translations to explain; None for each model's own.
+        targets: translations to explain; None for the translations of each model.
 
     Returns:
         For each model the explanations of all lines. An ensemble is followed by its members, which
         read the ensemble's translations.
 
     Raises:
-        NmtError: a language model is among them, or a model that was converted for speed.
+        NmtError: a model is a language model, or was converted for speed.
     """
     models = [model for translator in translators for model in members_of(translator.model)]
     if any(map(is_converted, models)):
@@ -152,7 +153,7 @@ def explain(
             "nmt.runs.load_model"
         )
     if not all(model.reads_source for model in models):
-        raise NmtError("a language model reads no source to explain; leave it out")
+        raise NmtError("a language model reads no source to explain; leave out the language model")
     kept = [
         at
         for at, line in enumerate(sources)
@@ -184,8 +185,8 @@ def forward_with_embeddings(
         target: [1, T] int64.
 
     Returns:
-        Logits [1, T, V]; and vectors "source" [S, D], "target" [T, D] and "positions" [n, D],
-        without those that the model does not have. Embeddings are not scaled.
+        Logits [1, T, V]; and vectors "source" [S, D], "target" [T, D] and "positions" [n, D], if
+        the model has them. Embeddings are not scaled.
     """
     vectors: dict[str, Tensor] = {}
 
@@ -322,7 +323,7 @@ def _explained(translator: Translator, pair: Translated) -> Explanation:
 
 
 def _whole(words: list[int], tokens: list[int]) -> list[int]:
-    """Return the word of each token, in which white space and EOS belong to one of their own."""
+    """Return the word of each token; white space and EOS are words of their own."""
     numbers = words[: len(tokens)]
     for at in range(len(numbers)):
         if numbers[at] < 0:

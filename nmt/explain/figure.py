@@ -21,7 +21,7 @@ LETTER = 7.5
 """Mean width of a letter in pixels."""
 
 MIN_WEIGHT = 0.02
-"""Weights below are not drawn."""
+"""Smaller weights are not drawn."""
 
 SPREAD = 12
 """Pixels at a key over which the lines of the heads are spread."""
@@ -125,7 +125,7 @@ class Figure:
             (self.keys, top + GAP + 6, "top"),
         ):
             for at, name in enumerate(names):
-                text = name.removeprefix("▁").replace("$", r"\$")  # no formula
+                text = name.removeprefix("▁").replace("$", r"\$")  # not a formula
                 style: dict[str, Any] = {
                     "rotation": 90,
                     "size": point * FONT,

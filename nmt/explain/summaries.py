@@ -1,6 +1,7 @@
 """Summaries of attention (entropy, neighbours, rollout), and the hypotheses of a search as a tree.
 
-A strategy that wraps another one notes the hypotheses, so a search without a tree does no more.
+A strategy that wraps another strategy records the hypotheses, so a search without a tree does no
+extra work.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from nmt.search.base import SearchState
 from nmt.search.hypotheses import Continuations
 
 NEIGHBOUR_WEIGHT = 0.5
-"""Mean weight above which a head is said to attend to a neighbour."""
+"""A head attends to a neighbour if the mean weight is greater."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,7 @@ class HeadSummary:
     entropy: float
     """Mean entropy of the weights of a query, in bits; 0 if all weight is on one token."""
     previous: float | None
-    """Mean weight on the token before the query, of queries that have one; None for
-    cross-attention."""
+    """Mean weight on the token before the query; None for cross-attention."""
     same: float | None
     """Mean weight on the query's own position."""
     next: float | None
@@ -51,7 +51,8 @@ def summarise(sentences: Sequence[Sequence[AttentionMap]]) -> list[HeadSummary]:
     """Return a summary of every head, over sentences that the same model has read.
 
     Args:
-        sentences: the maps of each sentence, of a batch of one without padding.
+        sentences: the attention maps of each sentence, from batches of one sentence without
+            padding.
     """
     summaries = []
     for maps in zip(*sentences, strict=True):
@@ -75,11 +76,12 @@ def rollout(maps: Iterable[AttentionMap]) -> dict[str, Tensor]:
     unchanged, by the residual connection, and half by the mean of its heads.
 
     Args:
-        maps: of a Transformer, of a batch of one; the decoder's layers each have cross-attention.
+        maps: attention maps of a Transformer, from a batch of one sentence; all decoder layers have
+            cross-attention.
 
     Returns:
-        "encoder" [S, S]; "cross" [T, S] and "decoder" [T, T], of which each row of both together
-        sums to 1. Nothing for a stack without self-attention, or a model without any.
+        "encoder" [S, S]; "cross" [T, S] and "decoder" [T, T], whose rows together sum to 1. A stack
+        without self-attention has no entry.
     """
     means = {(layer.kind, layer.layer): layer.weights[0].mean(0) for layer in maps}
     if not any(kind != "cross" for kind, _ in means):
@@ -107,7 +109,7 @@ class Node:
     """A hypothesis that the search kept after a step."""
 
     parent: int | None
-    """Index of the hypothesis that this one continues; None for a hypothesis of one token."""
+    """Index of the hypothesis that this node continues; None for a hypothesis of one token."""
     step: int
     """Number of the step, from 1."""
     tokens: tuple[int, ...]
@@ -117,12 +119,12 @@ class Node:
     finished: bool
     """Whether the hypothesis ends here with EOS."""
     is_best: bool = False
-    """Whether the best hypothesis of the search is, or continues, this one."""
+    """Whether the best hypothesis of the search is, or continues, this hypothesis."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traced(Strategy):
-    """A strategy that notes the hypotheses of one sentence after each step."""
+    """A strategy that records the hypotheses of one sentence after each step."""
 
     inner: Strategy
     steps: list[list[Hypothesis]] = field(default_factory=list)
@@ -134,7 +136,7 @@ class Traced(Strategy):
         return self.inner.rows_per_sentence
 
     def open(self, source: Tensor, max_lengths: Tensor, count: int) -> SearchState:
-        """Return the state of the wrapped strategy, which notes its hypotheses."""
+        """Return the state of the wrapped strategy, which records its hypotheses."""
         return _TracedState(self.inner.open(source, max_lengths, count), self.steps)
 
 
@@ -169,7 +171,7 @@ class _TracedState(SearchState):
         self.alive = inner.alive
 
     def advance(self, continuations: Continuations) -> Tensor | None:
-        """Advance the hypotheses by a token, and note them."""
+        """Advance the hypotheses by a token, and record them."""
         parents = self.inner.advance(continuations)
         self.alive = self.inner.alive
         [alive], [ranked] = self.alive.hypotheses(), self.inner.hypotheses()

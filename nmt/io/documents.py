@@ -1,11 +1,8 @@
-"""JSON documents such as a dataset's manifest: versioned, checksummed, validated when read.
+"""JSON documents such as a dataset's manifest, and files with checks of type, size and checksum.
 
 A document is a frozen dataclass. Its file holds the fields, and the keys ``format``, ``version``
-and ``checksum``: the SHA-256 of all other keys as JSON with sorted keys. A document is valid if
-:func:`nmt.recipe.config.build` and the class itself accept it. An invalid one is an
+and ``checksum``: the SHA-256 of all other keys as JSON with sorted keys. An invalid document is an
 :class:`NmtError` of one line.
-
-Reading of files with checks of type, size and checksum.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from nmt.recipe.config import build, dump
 T = TypeVar("T")
 
 MAX_BYTES = 1 << 24
-"""Bytes of the largest document that is read; memory is bounded by a small multiple of that."""
+"""Bytes of the largest document that is read; memory is bounded by a small multiple."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +194,7 @@ def read_checked(path: Path, facts: FileFacts, remedy: str) -> bytes:
 
 
 def check(path: Path, facts: FileFacts, remedy: str) -> None:
-    """Read a file in bounded memory and compare its size and checksum with the expected ones.
+    """Read a file in bounded memory and compare its size and checksum with the expected values.
 
     Raises:
         NmtError: the file is missing, is not a regular file, or has changed.

@@ -20,7 +20,7 @@ from nmt.messages import one_line, say
 def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
     """Yield a directory to fill, and rename it to `path` at the end of the context.
 
-    The partial directory lies beside `path`. At the end it is synced to the disk and renamed, and
+    The partial directory is next to `path`. At the end it is synced to the disk and renamed, and
     replaces an older directory. If the context fails, the partial directory is removed, unless it
     has an `identity`. Partial directories of killed processes are removed, too.
 
@@ -57,7 +57,9 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
                 sync(file)
             sync(partial)
             if path.exists():
-                locks.append(_hold(path))  # or a sweep would take `old` for one of a dead process
+                locks.append(
+                    _hold(path)
+                )  # otherwise a sweep would take `old` for a dead process's directory
                 path.rename(old)
             # Renaming is atomic: a reader sees the old directory or the new one.
             partial.rename(path)
@@ -103,13 +105,13 @@ def _is_held(path: Path) -> bool:
 
 @contextmanager
 def locked(path: Path, work: str) -> Iterator[None]:
-    """Hold the lock of a directory or a file; other processes say what they wait for, and wait.
+    """Hold the lock of a directory or a file; other processes print what they wait for, and wait.
 
-    A file that does not exist is created. On a file system without locks, nobody waits.
+    A file that does not exist is created. On a file system without locks, no process waits.
 
     Args:
         path: the directory or the file.
-        work: what is done with the lock, such as "fetches wmt14".
+        work: the work that the lock protects, such as "fetches wmt14".
     """
     kind = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
     descriptor = os.open(path, kind, 0o666)
@@ -126,7 +128,7 @@ def locked(path: Path, work: str) -> Iterator[None]:
 
 
 def remove_directory(path: Path) -> None:
-    """Remove a directory: rename it first, so `path` never names a half-removed one.
+    """Remove a directory: rename it first, so `path` never names a half-removed directory.
 
     Files that NFS keeps because another process has them open stay until :func:`sweep`.
     """
@@ -145,7 +147,7 @@ def whole_file(path: Path, rescue: Callable[[Path], None] | None = None) -> Iter
     Args:
         path: the file.
         rescue: called with the partial path before it is removed, if a signal or an error of the
-            system ends the context or the file cannot be completed; it may rename it.
+            system ends the context or the file cannot be completed; the function may rename it.
     """
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     lock = None
@@ -179,7 +181,7 @@ def _sweep_files(path: Path) -> None:
 
 @contextmanager
 def named(path: Path | str, partial: Path | None = None) -> Iterator[None]:
-    """Name in errors what the user asked for.
+    """Name the user's path in errors.
 
     Errors of a full disk that have no name, and all errors that name a partial file, get `path`.
 
@@ -200,7 +202,7 @@ def named(path: Path | str, partial: Path | None = None) -> Iterator[None]:
 def check_writable(directory: Path) -> None:
     """Raise an :class:`OSError` that names the directory unless a file can be made in it.
 
-    Of a directory that does not exist, the nearest one above it is checked.
+    If the directory does not exist, its nearest existing parent is checked.
     """
     while not directory.exists():
         directory = directory.parent
@@ -213,7 +215,7 @@ def check_writable(directory: Path) -> None:
 
 
 def os_error(error: Exception, path: Path) -> OSError:
-    """Return the system's error behind a library's error whose text says "os error NUMBER".
+    """Return the system's error that caused a library's error with the text "os error NUMBER".
 
     Args:
         error: the library's error.
@@ -227,9 +229,10 @@ def os_error(error: Exception, path: Path) -> OSError:
 
 
 def point(link: Path, target: str) -> None:
-    """Make `link` a symbolic link to a name beside it, and replace an older link atomically.
+    """Make `link` a symbolic link to a name next to it, and replace an older link atomically.
 
-    A directory at `link` is replaced, too: copying a run with links followed creates one.
+    A directory at `link` is replaced, too: a copy of a run that follows links has directories
+    instead.
     """
     fresh = link.with_name(f".{link.name}.new-{os.getpid()}")
     old = link.with_name(f".{link.name}.old-{os.getpid()}")
@@ -245,7 +248,7 @@ def point(link: Path, target: str) -> None:
 
 
 def sweep(directory: Path, name: str = "*", partial: Path | None = None) -> None:
-    """Remove partial files of killed processes, and restore what they were replacing.
+    """Remove partial files of killed processes, and restore the files that they were replacing.
 
     A directory that a live process has locked, as :func:`whole_directory` does, is kept.
 
@@ -263,7 +266,7 @@ def sweep(directory: Path, name: str = "*", partial: Path | None = None) -> None
                 left.unlink(missing_ok=True)
             elif (lock := _hold(left)) is not None:
                 if kind == "old" and not path.exists():
-                    left.rename(path)  # killed before the new one was renamed
+                    left.rename(path)  # killed before the new file was renamed
                 else:
                     shutil.rmtree(left, ignore_errors=True)
                 os.close(lock)

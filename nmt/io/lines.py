@@ -55,8 +55,8 @@ class Lines:
             stream: a binary stream. It is never closed here: closing would wait for a thread that
                 may be reading the stream.
             name: the stream's name in messages.
-            on_invalid_utf8: "error" to refuse invalid UTF-8, "replace" to put U+FFFD in its
-                place; None for an error whose message offers no choice.
+            on_invalid_utf8: "error" to refuse invalid UTF-8, "replace" to replace it by U+FFFD;
+                None for an error whose message offers no choice.
         """
         self.name = name
         self._stream = stream
@@ -89,8 +89,8 @@ class Lines:
         """Yield the lines in blocks of at most `most`, as soon as they arrive.
 
         A file gives full blocks. A terminal or a pipe gives the lines that have arrived: a typed
-        line does not wait for the next one, and a full pipe still gives full blocks. The lines
-        before one that is not UTF-8 are yielded before the error.
+        line does not wait for the next line, and a full pipe still gives full blocks. Lines before
+        invalid UTF-8 are yielded before the error.
         """
         # A pipe gives lines when they come, and somebody may wait for their translation.
         is_file = stat.S_ISREG(os.fstat(self._stream.fileno()).st_mode)
@@ -130,7 +130,7 @@ def _is_utf8(line: bytes) -> bool:
 
 
 def refuse_one_string(lines: object, name: str) -> None:
-    """Refuse a string in place of a list of lines: Python would take each character as a line.
+    """Refuse a string instead of a list of lines: Python would take each character as a line.
 
     Raises:
         TypeError: `lines`, the argument called `name`, is a string.
@@ -160,7 +160,7 @@ def decompressed(file: io.BufferedReader, path: Path) -> BinaryIO:
     if path.suffix == ".zst" and zstd is None:
         raise NmtError(f"{path}: reading .zst needs a package; pip install backports.zstd")
     with named_damage(path):
-        if file.peek(1)[:1] in (b"", b"\0"):  # for which gzip and xz would give an empty text
+        if file.peek(1)[:1] in (b"", b"\0"):  # gzip and xz would return an empty text
             raise EOFError
     if path.suffix == ".gz" and not GZIP_MAGIC.startswith(file.peek(2)[:2]):
         raise NmtError(f"{path}: not a gzip file; drop .gz from its name, or fetch it again")
@@ -208,7 +208,7 @@ class _XzFile(io.RawIOBase):
         return len(data)
 
     def _next_stream(self) -> bytes:
-        """Return bytes of the next stream, after the zeros that may pad one; none at the end."""
+        """Return bytes of the next stream, after zeros of padding, if any; none at the end."""
         block = self._stream.unused_data or self._file.read(1 << 16)
         while block and not (block := block.lstrip(b"\0")):
             block = self._file.read(1 << 16)
@@ -219,7 +219,7 @@ def lines_of(stream: IO[bytes], name: str) -> Iterator[bytes]:
     """Yield the lines of a stream with their line feeds, and without a byte order mark.
 
     Raises:
-        NmtError: a line is longer than `MAX_LINE_BYTES`; `name` is that of the stream.
+        NmtError: a line is longer than `MAX_LINE_BYTES`; `name` is the name of the stream.
     """
     # Bounded: a file without line feeds would be read into memory as one line.
     lines = iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")

@@ -10,7 +10,7 @@ from importlib.resources import files
 from nmt.messages import encodable
 
 STYLE = (files("nmt.io") / "page.css").read_text(encoding="utf-8")
-"""The style that all pages share."""
+"""The style of all pages."""
 
 
 def html_page(
@@ -19,11 +19,11 @@ def html_page(
     """Return a page.
 
     Args:
-        title: its title, as plain text.
-        body: the elements of its body.
-        style: its own style sheet, after the one that all pages share.
-        data: what its script reads from the element with the id ``data``.
-        script: its script.
+        title: title of the page, as plain text.
+        body: elements of the body.
+        style: style sheet of this page, after the style of all pages.
+        data: values that the script reads from the element with the id ``data``.
+        script: script of the page.
     """
     parts = {
         "TITLE": escape(title),
@@ -40,7 +40,7 @@ def html_page(
 
 
 def _script_data(document: Mapping[str, object]) -> str:
-    """Return a document as JSON that can stand in a ``<script>``."""
+    """Return a document as JSON that is safe inside a ``<script>``."""
     # "<" would end the script, or begin a comment there.
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")

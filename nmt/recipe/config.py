@@ -23,11 +23,11 @@ T = TypeVar("T")
 _MAY_CHANGE = "may change"
 
 MayChange = Annotated[T, _MAY_CHANGE]
-"""Type of a field that may have another value when a run is resumed: ``MayChange[int]``."""
+"""Type of a field that may change when a run is resumed: ``MayChange[int]``."""
 
 
 def changeable(kind: type) -> list[str]:
-    """Return the names of the fields that may have another value when a run is resumed."""
+    """Return the names of the fields that may change when a run is resumed."""
     hints = get_type_hints(kind, include_extras=True)
     return [name for name, hint in hints.items() if get_origin(hint) is Annotated]
 
@@ -82,7 +82,7 @@ def _choose(
     name = values.get(registry.key) if isinstance(values, Mapping) else None
     if name is None:
         if base is None:
-            raise NmtError(f"{where}: say which {registry.kind}: {', '.join(registry)}")
+            raise NmtError(f"{where}: choose a {registry.kind}: {', '.join(registry)}")
         return values, base
     try:
         return values, registry[str(name)]
@@ -147,8 +147,8 @@ def parse_yaml(text: str, where: str) -> Any:
     """Return the plain value of a YAML text.
 
     Raises:
-        NmtError: the text is not valid YAML, gives a key twice, or stands for more values than a
-            recipe has; one line with its place.
+        NmtError: the text is not valid YAML, gives a key twice, or expands to too many values; the
+            message is one line with the place.
     """
     try:
         return yaml.load(text, _Loader)
@@ -191,7 +191,7 @@ class _Loader(yaml.SafeLoader):
         self._depth -= 1
         if isinstance(event, yaml.AliasEvent):
             if id(node) not in self._sizes:
-                raise _refused(f"alias {event.anchor!r} stands inside its own value", event)
+                raise _refused(f"alias {event.anchor!r} is inside its own value", event)
             self._count += self._sizes[id(node)]
         else:
             self._count += 1
@@ -278,12 +278,12 @@ def _unknown_key(key: str, base: object, known: Mapping[str, Any], where: str) -
 
 
 def _remedy(registry: Registry[Any], owners: Sequence[str], where: str) -> str:
-    """Return a clause that names the entries with a key, and the two ways out."""
+    """Return a clause that names the entries with a key, and the two remedies."""
     *others, last = owners if len(owners) < 5 else [*owners[:3], f"{len(owners) - 3} more"]
     have = f"{', '.join(others)} and {last} have" if others else f"{last} has"
     choose = f"{f'use {registry.flag}' if registry.flag else f'set {where} to'} {owners[0]}"
-    remedies = [choose, "leave the key out"]
-    if registry.key == "arch":  # the architecture is meant, and its key may be another one's
+    remedies = [choose, "leave out the key"]
+    if registry.key == "arch":  # the key may belong to another architecture
         remedies.reverse()
     return f"{have} it: {', or '.join(remedies)}"
 
@@ -291,7 +291,7 @@ def _remedy(registry: Registry[Any], owners: Sequence[str], where: str) -> str:
 def _default(field: dataclasses.Field[Any]) -> object:
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
-    return field.default  # perhaps MISSING, which is no valid value of a field
+    return field.default  # perhaps MISSING, which is not a valid value of a field
 
 
 def _convert(hint: Any, value: object, where: str, current: object) -> object:

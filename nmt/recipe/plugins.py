@@ -1,12 +1,8 @@
 """Plugins: modules that register names for recipes, imported with the user's consent.
 
-Names of plugins, consent to run their code, and their import.
-
 Importing a module runs its code. `nmt` therefore imports a plugin only if the user asks for it: in
 a recipe given with ``--config``, by name with ``--plugin``, or with ``--trust-plugins`` for the
 plugins of a run or of a recipe found in the current directory.
-
-Source files of plugins: collected as copies, imported from copies, and named in errors.
 """
 
 from __future__ import annotations
@@ -88,8 +84,8 @@ def import_plugins(modules: Sequence[str], where: str, directory: Path | None = 
     Args:
         modules: dotted names.
         where: the recipe or option that names the modules, for messages.
-        directory: another directory to search. If a module lies there, the directory becomes the
-            last entry of Python's path, so no file in it hides an installed module.
+        directory: another directory to search. If a module is there, the directory becomes the last
+            entry of Python's path, so its files never hide an installed module.
 
     Raises:
         NmtError: a module cannot be imported, or has the name of an installed module.
@@ -103,7 +99,7 @@ def import_plugins(modules: Sequence[str], where: str, directory: Path | None = 
 
 
 def _lies_in(directory: Path, module: str, where: str) -> bool:
-    """Return whether a module lies in a directory, and nowhere on Python's path.
+    """Return whether a module is in a directory, and nowhere on Python's path.
 
     Raises:
         NmtError: the module in the directory has the name of an installed module.
@@ -156,7 +152,7 @@ def _line(error: BaseException) -> str:
     """Return file and line of a plugin's error for a message; empty if no line was run."""
     frames = traceback.extract_tb(error.__traceback__)
     run = [frame for frame in frames if not _is_ours(frame.filename)]
-    # A name such as "<string>" is code that Python made, as the methods of a dataclass.
+    # A name such as "<string>" is generated code, for example the methods of a dataclass.
     written = [frame for frame in run if not frame.filename.startswith(("<", *_LIBRARIES))]
     places = [f" ({frame.filename}, line {frame.lineno})" for frame in written or run]
     return places[-1] if places else ""
@@ -172,8 +168,8 @@ def plugin_sources(modules: Sequence[str]) -> dict[str, bytes]:
     """Return the source files of imported plugins, by path relative to their directory.
 
     For a module in a package, all files of the package are returned. For a plugin that is not
-    installed, the modules beside the plugin that it imports are returned, too. A module that is not
-    written in Python has no source files.
+    installed, imported modules next to the plugin are returned, too. A module that is not written
+    in Python has no source files.
     """
     sources: dict[str, bytes] = {}
     for module in modules:
@@ -239,7 +235,7 @@ def _imported(source: bytes) -> Iterator[str]:
     """Yield the top-level names of the modules that a source file imports, on any line."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError):  # a file of a package that nothing imports
+    except (SyntaxError, ValueError):  # an unused file of a package
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

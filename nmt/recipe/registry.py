@@ -45,13 +45,11 @@ class Registry(Generic[Entry]):
             TypeError: the entry's class declares fields, but is not made a dataclass.
         """
         if name in self._entries:
-            raise ValueError(
-                f"there is a {self.kind} {name!r} already: choose another name for yours"
-            )
+            raise ValueError(f"a {self.kind} {name!r} already exists: choose another name")
         kind = type(entry)
         if "__dataclass_fields__" not in vars(kind) and (lost := _declared(kind)):
             raise TypeError(
-                f"{kind.__name__} is not a dataclass, so {', '.join(lost)} would be no key of a "
+                f"{kind.__name__} is not a dataclass, so {', '.join(lost)} would not be keys of a "
                 "recipe: put @dataclass(frozen=True, kw_only=True) before the class"
             )
         named = dataclasses.replace(cast(Any, entry), **{self.key: name})
@@ -94,26 +92,31 @@ class Registry(Generic[Entry]):
 
 def _declared(kind: type) -> list[str]:
     """Return the names of the fields that a class declares."""
-    with suppress(NameError):  # of a type that is imported for type checkers alone
+    with suppress(NameError):  # for a type that is imported only for type checkers
         return [name for name, of in get_annotations(kind).items() if "ClassVar" not in str(of)]
     return []
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return a message for an unknown name: the name probably meant, or all that it may stand for.
+    """Return a message for an unknown name that suggests known names.
 
-    These are the known names that begin with it, or all known names.
+    The suggestions are the name that was probably meant, or the known names that begin with the
+    unknown name, or all known names.
     """
     names = sorted(known)
     if near := nearest(name, names):
         return f"unknown {kind} {name!r}; did you mean {near!r}?"
     longer = [other for other in names if name and other.startswith(name)]
-    remedy = f"these begin so: {', '.join(longer)}" if longer else f"known: {', '.join(names)}"
+    remedy = (
+        f"names that begin like this: {', '.join(longer)}"
+        if longer
+        else f"known: {', '.join(names)}"
+    )
     return f"unknown {kind} {name!r}; {remedy}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that was probably meant, or None: no guess beats a wrong guess.
+    """Return the known name that was probably meant, or None if there is no good guess.
 
     First, look for a typo of a known name. Otherwise, look for known names whose words are all in
     `name`, such as ``transformer_big`` in ``transformer_wmt_en_de_big``, or which contain all words
@@ -162,7 +165,7 @@ def _edits(name: str, other: str) -> float:
 
 
 def _shared_words(name: str, other: str) -> tuple[int, int]:
-    """Return the number of shared words, and minus that of other words; (0, 0) if no match."""
+    """Return the number of shared words, and minus the number of other words, or (0, 0)."""
     words, known = _words(name), _words(other)
     shared = [word for word in words if any(_is_same_word(word, one) for one in known)]
     shared_known = [one for one in known if any(_is_same_word(word, one) for word in words)]

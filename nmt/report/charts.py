@@ -37,7 +37,7 @@ KINDS = {"train": "training", "validation": "validation"}
 X_LABELS: dict[Axis, str] = {"update": "update", "minutes": "minutes of training"}
 
 Marks = Mapping[str, list[float]]
-"""Places to mark on the x axis by kind, as in :class:`nmt.report.charts.Chart`."""
+"""Places to mark on the x axis, by kind; see :class:`Chart`."""
 
 COLOURS = (
     "#1c7ed6",
@@ -49,13 +49,14 @@ COLOURS = (
     "#e03131",
     "#7a52f4",
 )
-"""Colours of the lines, in turn: each has a contrast of 3 or more to white and to the dark page."""
+"""Colours of the lines, in turn; each has a contrast of at least 3 to the white and the dark
+page."""
 
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
 """Strokes of the lines, when the colours begin again."""
 
 DENSE = 300
-"""Lines of more points are drawn thin."""
+"""Lines with more points are drawn thin."""
 
 INK, GRID = "#333333", "#dddddd"
 
@@ -76,7 +77,7 @@ class Line:
     colour: int = 0
     """Number of the colour, from 0."""
     thin: bool = False
-    """Whether the line stays in the background, as that of a noisy value."""
+    """Whether the line is in the background, for noisy values."""
     label: str | None = None
     """Identifier of the line's group in the SVG."""
 
@@ -111,7 +112,7 @@ class Chart:
 
         Args:
             prefix: begins every identifier, so that each is unique in the page.
-            description: the chart in words, for those who do not see it.
+            description: the chart in words, for screen readers.
         """
         svg = _drawn({"": self}, alone=False)
         svg = svg[svg.index("<svg") :].replace(INK, "currentColor").replace(GRID, "var(--line)")
@@ -205,7 +206,7 @@ class Panel:
 
 
 def panels(logs: Mapping[str, Log]) -> Iterator[Panel]:
-    """Yield the panels of logs by run: the known ones in the order of `TITLES`, then metrics.
+    """Yield the panels of logs by run: known numbers in the order of `TITLES`, then metrics.
 
     Validation metrics come after loss and perplexity.
     """
@@ -277,7 +278,7 @@ def describe(lines: Iterable[Line]) -> str:
 
 
 def _drawn(charts: Mapping[str, Chart], alone: bool) -> str:
-    """Return charts as SVG; `alone` with legends and a background."""
+    """Return charts as SVG; with `alone`, with legends and a background."""
     require_matplotlib()
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -320,5 +321,5 @@ def _plain(value: float, _: object) -> str:
 
 
 def _plain_minor(value: float, _: object) -> str:
-    """Return the label of a minor tick: those of 2 and 5 alone."""
+    """Return the label of a minor tick, empty except for 2 and 5."""
     return _plain(value, None) if f"{value:e}"[0] in "25" else ""

@@ -25,7 +25,7 @@ from nmt.runs.translations import kept_translations, read_translations
 NOT_KEPT = "The run keeps no translations: they are written where train.valid_metrics has a metric."
 
 UNSHARED = ("train.save_dir",)
-"""Keys of the recipe that differ in every run and say nothing."""
+"""Keys of the recipe that differ in every run and are not shown."""
 
 ABSENT = "–"
 """Stands for the value of a key that a recipe does not have."""
@@ -129,7 +129,7 @@ class Report:
 
     @staticmethod
     def _scores(log: Log, update: int | None) -> dict[str, Any] | None:
-        """Return what a validation measured, None in the place of values that are not finite.
+        """Return the scores of a validation, with None for values that are not finite.
 
         Return None without a validation.
         """
@@ -141,12 +141,12 @@ class Report:
 def read_runs(paths: Sequence[Path]) -> Report:
     """Read runs and their logs; a run may be training meanwhile.
 
-    Runs are named after their directories; those with the same name after the directories around
-    these, or if that does not tell all runs apart, all after their paths. A run that is given twice
-    counts once.
+    Runs are named after their directories; runs with the same name are named with their parent
+    directories. If these names are not unique, all runs are named after their paths. A run that is
+    given twice counts once.
 
     Raises:
-        NmtError: a directory is no run, or was not trained, or its log is damaged or empty.
+        NmtError: a directory is not a run, or was not trained, or its log is damaged or empty.
     """
     paths = list({path.resolve(): path for path in paths}.values())
     places = [path.resolve() for path in paths]
@@ -184,12 +184,12 @@ def dataset_of(run: Run) -> Dataset:
     """Return the dataset that a run was trained on.
 
     Raises:
-        NmtError: it is not at the path that the recipe names, or it has changed.
+        NmtError: the dataset is not at the path that the recipe names, or it has changed.
     """
     path = Path(str(run.recipe.get("train", {}).get("data")))
     dataset = Dataset.open(path)
     if dataset.manifest.fingerprint != run.data:
-        raise NmtError(f"{path}: another dataset than the one that {run.path} was trained on")
+        raise NmtError(f"{path}: not the dataset that {run.path} was trained on")
     return dataset
 
 
@@ -291,7 +291,7 @@ def repeats(text: str, reference: str, unspaced: bool = False) -> bool:
     Args:
         text: the translation.
         reference: its reference.
-        unspaced: whether to count n-grams of characters in place of words.
+        unspaced: whether to count n-grams of characters instead of words.
     """
     units = [[*line] if unspaced else line.split() for line in (text, reference)]
     counts, allowed = (
@@ -302,6 +302,6 @@ def repeats(text: str, reference: str, unspaced: bool = False) -> bool:
 
 
 def _points(curve: Curve) -> dict[str, Sequence[float | None]]:
-    """Return the points of a curve, with None for minutes where no report has a time."""
+    """Return the points of a curve, with None for unknown minutes."""
     minutes = curve.minutes if any(curve.minutes) else [None] * len(curve)
     return {"update": curve.updates, "minutes": minutes, "values": curve.values}

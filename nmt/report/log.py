@@ -1,4 +1,4 @@
-"""The log of a run, read back: what training wrote to ``log.jsonl``, as curves."""
+"""Read the log of a run, ``log.jsonl``, as curves."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ TEXTS = {"record", "time", "where"}
 """Keys whose values are text."""
 
 MAX_NUMBER = 2**53
-"""No number of an update and no number of seconds is as great."""
+"""Numbers of updates and of seconds are smaller."""
 
 GREATEST = 1e100
-"""Values as great are left out of curves, as those that are not finite: they cannot be drawn."""
+"""Greater values cannot be drawn; curves leave them out, like infinity and NaN."""
 
 POINTS = 600
 """Number of points of a thinned curve, about one for each pixel of its picture."""
@@ -75,18 +75,18 @@ class Curve:
 
 @dataclass
 class Log:
-    """The records of a training, without those that a resumed training repeated."""
+    """The records of a training; a resumed training replaces the records that it repeats."""
 
     path: Path
     train: dict[int, Numbers] = field(default_factory=dict)
     """The numbers of each report by their names, by the number of the update."""
     validation: dict[int, Numbers] = field(default_factory=dict)
     skipped: dict[int, str] = field(default_factory=dict)
-    """Where the first value was that is not finite, by the number of the skipped update."""
+    """Place of the first infinite value or NaN, by the number of the skipped update."""
     resumed: list[int] = field(default_factory=list)
     """The updates after which training resumed."""
     bests: list[int] = field(default_factory=list)
-    """The updates of the validations that were the best so far."""
+    """The updates whose validation was the best so far."""
     begun: str = ""
     """Time of the first record."""
     ended: str = ""
@@ -99,7 +99,7 @@ class Log:
 
     @property
     def last(self) -> int:
-        """The last update of which there is a record."""
+        """The last update that has a record."""
         return max([*self.train, *self.validation, 0])
 
     @cached_property
@@ -122,11 +122,11 @@ class Log:
         return minutes
 
     def names(self, kind: str) -> list[str]:
-        """Return the names of the numbers of the records of a kind, in their order there."""
+        """Return the names of the numbers of the records of a kind, in the order of the log."""
         return list(dict.fromkeys(name for numbers in self._of(kind).values() for name in numbers))
 
     def curve(self, kind: str, name: str) -> Curve:
-        """Return the values of a name in the records of a kind, without those not finite."""
+        """Return the values of a name in the records of a kind, without infinite values and NaN."""
         values = {
             update: numbers[name]
             for update, numbers in self._of(kind).items()
@@ -162,7 +162,7 @@ class Log:
             unknown = (name for name in REQUIRED[kind] if record[name] is None)
             numbers |= dict.fromkeys(unknown, math.nan)  # infinite or not a number
             for name in numbers:
-                math.isfinite(numbers[name])  # raises an error if it is no number
+                math.isfinite(numbers[name])  # raises an error if it is not a number
             if not 0 <= numbers.get("seconds", 0) < MAX_NUMBER:
                 raise ValueError(numbers["seconds"])
             self._of(kind)[update] = numbers
@@ -170,7 +170,7 @@ class Log:
                 self.bests.append(update)
 
     def _resume(self, update: int) -> None:
-        """Forget what a training did after the update from which another resumed."""
+        """Remove the records after the update from which a training resumed."""
         for records in (self.train, self.validation, self.skipped):
             for later in [number for number in records if number > update]:
                 del records[later]

@@ -97,7 +97,7 @@ def _overview(document: dict[str, Any]) -> str:
         ]
         for run in runs
     ]
-    note = "Speed is the median of the reports; “best” is the validation that training counts best."
+    note = "Speed is the median of the reports; “best” is the best validation by train.best_metric."
     return table("The runs", head, rows) + paragraph(note)
 
 
@@ -109,7 +109,7 @@ def _charts(report: Report) -> list[str]:
         for place, panel in enumerate(report.panels)
     ]
     hint = (
-        "A thin line is of training, a thick line of validation. Point at a chart, or move to it "
+        "Thin lines show training, thick lines validation. Point at a chart, or move to it "
         "with Tab and along it with the arrow keys, to read the values. Long curves are drawn with "
         "the smallest and the greatest value of each pixel."
     )
@@ -158,7 +158,7 @@ def _marks(report: Report) -> str:
 
 
 def _figure(place: int, panel: Panel, charts: dict[Axis, Chart]) -> str:
-    """Return the charts of a panel over both axes, of which the page shows one."""
+    """Return the charts of a panel over both axes; the page shows one at a time."""
     drawn = []
     for axis, chart in charts.items():
         svg = chart.inline(f"{axis}{place}", f"{panel.title}: {describe(chart.lines)}")
@@ -189,7 +189,7 @@ def _differences(document: dict[str, Any]) -> str:
 
 
 def _value(value: object) -> str:
-    """Return a value as it stands in a recipe."""
+    """Return a value as a recipe writes it."""
     if isinstance(value, str):
         return value
     text = yaml.safe_dump(value, default_flow_style=True, width=1000, allow_unicode=True)
@@ -350,12 +350,12 @@ def paragraph(text: str) -> str:
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table that scrolls where it is wider than the page.
+    """Return a table that scrolls if it is wider than the page.
 
     Args:
         caption: name of the table.
         head: heads of the columns.
-        rows: cells of each row; the first is the head of the row. Numbers stand on the right.
+        rows: cells of each row; the first is the head of the row. Numbers are aligned right.
     """
     heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
     body = "".join(_row(row) for row in rows)

@@ -43,7 +43,8 @@ class World:
     size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     control: dist.ProcessGroup | None = None
-    """Process group for small values on CPUs, so no GPU is waited for; None: the default group."""
+    """Process group for small values on CPUs, so no GPU is waited for; None for the default
+    group."""
 
     @property
     def is_main(self) -> bool:
@@ -51,7 +52,7 @@ class World:
         return self.rank == 0
 
     def device_kinds(self) -> list[str]:
-        """Return the devices of all processes, each kind once: a GPU by its name and memory."""
+        """Return the distinct devices of all processes: a GPU by name and memory."""
         kind = self.device.type
         if kind == "cuda":
             gpu = torch.cuda.get_device_properties(self.device)
@@ -98,7 +99,7 @@ def join(device: str = "auto", timeout_minutes: float = 10.0) -> Iterator[World]
 
     Raises:
         NmtError: the device does not exist, MASTER_ADDR and MASTER_PORT are not set, or a variable
-            of the environment is no number.
+            of the environment is not a number.
         LostPeerError: a process did not join, or a collective operation failed; the message names
             the missing ranks.
     """
@@ -118,7 +119,7 @@ def join(device: str = "auto", timeout_minutes: float = 10.0) -> Iterator[World]
         return
     if place.type == "cuda" and device not in ("auto", "cuda"):
         raise NmtError(f"--device {device}: {size} processes cannot share it; use cuda or auto")
-    # The store is opened here and not by torch, so that it tells who is missing when a collective
+    # The store is opened here and not by torch, to find missing processes when a collective
     # fails.
     peers = _Peers(rank, size, timedelta(minutes=timeout_minutes))
     try:
@@ -138,14 +139,14 @@ def join(device: str = "auto", timeout_minutes: float = 10.0) -> Iterator[World]
 
 
 class _Peers:
-    """The other processes, and the store that records which of them are present."""
+    """The other processes, and the store that records which processes are present."""
 
     def __init__(self, rank: int, size: int, timeout: timedelta) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
         self.host: TCPStore | None = None
         """The store as its host keeps it, maybe with keys of processes before a restart."""
         self.store: PrefixStore | None = None
-        """The keys of these processes alone."""
+        """The keys of the processes of this start."""
         self.hosts_store = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         try:
             self.address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -184,9 +185,9 @@ class _Peers:
             *self.address,
             is_master=self.hosts_store,
             timeout=self.timeout,
-            wait_for_workers=False,  # the groups wait; the store tells who is missing
+            wait_for_workers=False,  # the groups wait; the store tells which processes are missing
         )
-        # torchrun keeps its store when it restarts processes, so each start has keys of its own.
+        # torchrun keeps its store when it restarts processes, so each start has its own keys.
         name = secrets.token_hex(8)
         if self.rank > 0:
             greeting = secrets.token_hex(8)
@@ -199,7 +200,7 @@ class _Peers:
         return self.store
 
     def _answer_greetings(self, name: str) -> None:
-        """Answer every greeting, also those before a restart, until all processes have joined."""
+        """Answer every greeting, even from before a restart, until all processes have joined."""
         assert self.host is not None
         while late := self._without("joined"):
             for rank in late:
@@ -228,7 +229,7 @@ class _Peers:
         if self.store is None or late:
             return f"rank {_listed(late)} did not start, or cannot be reached; see its messages"
         self.store.set(f"present/{self.rank}", "")
-        # The store ends with its host, so the host stays until the others have read the store.
+        # The store ends with its host, so the host stays until all processes have read the store.
         deadline = time.monotonic() + ROLL_CALL_SECONDS + self.hosts_store
         missing = self._without("present")
         while (missing or self.hosts_store) and time.monotonic() < deadline:
@@ -270,7 +271,7 @@ def _within(seconds: float, call: Callable[[], T]) -> T:
         except BaseException as error:
             future.set_exception(error)
 
-    # The thread may hang in torch for ever; the caller goes on without it.
+    # The thread may hang in torch for ever; the caller continues without it.
     threading.Thread(target=run, daemon=True).start()
     return future.result(seconds)
 

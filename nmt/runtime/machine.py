@@ -1,10 +1,8 @@
-"""Memory settings of glibc and oneDNN, and the recognition of out-of-memory errors.
+"""The machine: memory settings of glibc and oneDNN, out-of-memory errors, and limits of cgroups.
 
-Limits of Linux's control groups (cgroups), with which containers share a machine.
-
-The operating system tells a process of all cores and all memory of the machine. A process that
-uses more than its group may have waits for its next share of the cores, or is killed. Source: the
-kernel's documentation, admin-guide/cgroup-v2 and admin-guide/cgroup-v1.
+The operating system reports all cores and all memory of the machine. A process that uses more than
+its control group may have is slowed down, or killed. Source: the kernel's documentation,
+admin-guide/cgroup-v2 and admin-guide/cgroup-v1.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ def host_memory() -> int:
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
     unlimited = address_space == resource.RLIM_INFINITY
-    # The smallest of what the machine has, the shell allows and the container allows.
+    # The smallest of three limits: of the machine, of the shell and of the container.
     limits = pages, None if unlimited else address_space, memory_limit()
     return min(limit for limit in limits if limit is not None)
 
@@ -53,9 +51,9 @@ def host_memory() -> int:
 def keep_freed_memory() -> None:
     """Let the process keep freed memory for reuse instead of returning it to the kernel.
 
-    By default glibc returns every freed tensor above 32 MiB to the kernel, and often smaller ones
-    at the heap's end. The next tensor then costs a page fault for every 4 KiB: a third of the time
-    of training on two cores. Does nothing with another C library.
+    By default glibc returns every freed tensor above 32 MiB to the kernel, and often smaller
+    tensors at the heap's end. The next tensor then costs a page fault for every 4 KiB: a third of
+    the time of training on two cores. Does nothing with another C library.
     """
     if sys.platform != "linux":
         return
@@ -98,7 +96,7 @@ def core_limit() -> float | None:
 def memory_limit() -> int | None:
     """Return the bytes of memory that the groups of this process may take, or None for all.
 
-    In version 1 a group without a limit has one near 2^63.
+    In version 1, a group without a limit reports a limit near 2^63.
     """
     limits = [
         int(limit)
@@ -112,8 +110,8 @@ def memory_limit() -> int | None:
 def keep_threads_within_limit() -> None:
     """Let torch start no more threads than the groups may use cores; call before its import.
 
-    It would start one for each core of the machine, and threads beyond the limit hold up all
-    others. `OMP_NUM_THREADS` has precedence, if it is set.
+    By default torch starts one thread per core of the machine, and threads beyond the limit slow
+    down all threads. `OMP_NUM_THREADS` has precedence, if it is set.
     """
     limit = core_limit()
     if limit is not None and limit < len(os.sched_getaffinity(0)):
@@ -121,24 +119,24 @@ def keep_threads_within_limit() -> None:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """Yield the directories of this process's groups and of those around them, of both versions.
+    """Yield the directories of this process's groups and their parent groups, of both versions.
 
     A container may see the path that its group has on the host, with its own group as the root.
     """
     text = ""
-    with suppress(OSError):  # a system without groups, or one that hides them
+    with suppress(OSError):  # the system has no groups, or hides them
         text = os.fsdecode(GROUPS.read_bytes())
     for _, controllers, path in (line.split(":", 2) for line in text.split("\n") if line):
         if controllers and controller not in controllers.split(","):
             continue
         root = ROOT / controller if controllers else ROOT
         group = root / path.lstrip("/")
-        # The tightest limit of all groups around this one holds.
+        # The tightest limit of this group and its parent groups holds.
         yield from (parent for parent in (group, *group.parents) if parent.is_relative_to(root))
 
 
 def _words(group: Path, *names: str) -> list[str]:
-    """Return the words of those files of a group that can be read, one file after the other."""
+    """Return the words of the readable files of a group, one file after the other."""
     words = []
     for name in names:
         with suppress(OSError):

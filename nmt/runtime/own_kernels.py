@@ -1,4 +1,4 @@
-"""Test of a GPU for kernels of our own, which are written in Triton.
+"""Test whether a GPU can run this project's kernels, which are written in Triton.
 
 Triton comes with torch for CUDA. It needs a C compiler and Python's headers.
 """
@@ -14,7 +14,7 @@ _works: bool | None = None
 def has_own_kernels() -> bool:
     """Return whether Triton can compile and run kernels on the current GPU; warn once if not.
 
-    The first call cannot be compiled by torch, later ones can.
+    torch cannot compile the first call, but it can compile later calls.
     """
     global _works
     if _works is None:
@@ -26,12 +26,12 @@ def _try_kernel() -> bool:
     try:
         from nmt.runtime.trial_kernel import try_triton
 
-        # Tried out: whether a compiler, headers and driver fit cannot be read from versions.
+        # A trial: versions do not tell whether a compiler, headers and driver fit.
         try_triton()
     except Exception as error:  # whatever Triton, its compiler and its driver raise
         reason = str(error).strip().partition("\n")[0]
         warn(
-            "attention and loss take slower kernels, because Triton, which needs a C compiler and "
+            "attention and loss use slower kernels, because Triton, which needs a C compiler and "
             f"Python's headers, does not work here: {one_line(reason)}"
         )
         return False

@@ -21,14 +21,14 @@ InferencePrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 P = TypeVar("P", Precision, InferencePrecision)
 
 LOW: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""Precisions lower than that of the weights, and their dtypes."""
+"""Precisions of 16 bits, and their dtypes."""
 
 
 def pick_precision(precision: P, device: torch.device) -> P:
     """Return the precision itself, or for "auto" the fastest of fp32, bf16 and fp16 on the device.
 
-    A CPU takes bf16 if it has fast instructions for it. A GPU takes bf16 from compute capability
-    8.0 on and fp16 at 7.x. All others take fp32.
+    On a CPU with fast instructions for bf16, that is bf16. On a GPU it is bf16 from compute
+    capability 8.0 on, and fp16 at 7.x. On any other device it is fp32.
     """
     if precision != "auto":
         return precision

@@ -29,7 +29,7 @@ def environment_number(name: str, default: int, least: int = 0) -> int:
     """Return the number in an environment variable of torchrun, or `default` without the variable.
 
     Raises:
-        NmtError: it is no whole number, or less than `least`.
+        NmtError: the variable is not a whole number, or less than `least`.
     """
     text = os.environ.get(name, str(default))
     with suppress(ValueError):
@@ -80,16 +80,16 @@ def end_with_parent() -> None:
 
 
 def leave_sockets(*kept: int) -> None:
-    """Let go of the main process's sockets: a connection ends when all processes have closed it.
+    """Close the main process's sockets: a connection ends when all processes have closed it.
 
-    Standard error may be a socket, of systemd's journal, and stays, as do those with the numbers
-    `kept`.
+    Standard error, which may be a socket of systemd's journal, and the descriptors `kept` stay
+    open.
     """
     numbers = [int(name) for name in os.listdir("/dev/fd")]
     null = os.open(os.devnull, os.O_RDWR)
     for number in numbers:
         # A number that is free could become another file, which a socket's object would close.
-        with suppress(OSError):  # that of the listing
+        with suppress(OSError):  # the descriptor of the listing
             if number > 2 and number not in kept and stat.S_ISSOCK(os.fstat(number).st_mode):
                 os.dup2(null, number)
     os.close(null)

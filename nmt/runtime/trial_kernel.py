@@ -1,4 +1,4 @@
-"""A Triton kernel that does next to nothing; importing the module needs Triton."""
+"""A trivial Triton kernel; importing the module needs Triton."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import triton.language as tl
 
 @triton.jit
 def _fill(x):
-    """Write a number: the least that shows whether kernels can be compiled and run."""
+    """Write a number, to show whether kernels can be compiled and run."""
     tl.store(x, 1.0)
 
 

@@ -43,7 +43,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
-"""Headers by which a browser loads nothing from elsewhere, and tells nobody."""
+"""Headers that forbid the browser to load anything from elsewhere, or to send a referrer."""
 
 
 class Refusal(BaseModel):
@@ -72,7 +72,7 @@ class Direction(BaseModel):
     source: str
     target: str
     unit: Literal["words", "pieces"]
-    """Unit of alignments; pieces where a language has no spaces."""
+    """Unit of alignments; pieces if a language has no spaces."""
 
 
 class Settings(BaseModel):
@@ -86,7 +86,7 @@ def application(service: Service, origins: Sequence[str] = ()) -> FastAPI:
     """Return the application of a service.
 
     Args:
-        service: translates.
+        service: the translation service.
         origins: origins whose pages may use the server (CORS).
     """
 
@@ -99,7 +99,7 @@ def application(service: Service, origins: Sequence[str] = ()) -> FastAPI:
         with suppress(asyncio.CancelledError):
             await batching
 
-    # The pages of documentation that FastAPI offers would load scripts from elsewhere.
+    # FastAPI's pages of documentation would load scripts from elsewhere.
     app = FastAPI(
         title="nmt", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
     )
@@ -193,7 +193,7 @@ def _answer_errors(app: FastAPI) -> None:
 
 
 def _mistake(error: Mapping[str, Any]) -> str:
-    """Return a mistake that pydantic has found in a request, in the words of other messages."""
+    """Return a message for an error that pydantic has found in a request."""
     place = [part for part in error["loc"] if part != "body"]
     if error["type"] == "json_invalid":
         return f"the body is not JSON: {error['ctx']['error']}, at character {place[0]}"

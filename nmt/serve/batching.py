@@ -14,16 +14,16 @@ from nmt.inference import Request
 from nmt.serve.workers import Batch, BatchOptions, Fields, WorkerKilledError
 
 LINES_PER_TURN = 32
-"""Most lines that a job gives to a batch while other jobs wait."""
+"""Largest number of lines that a job gives to a batch while other jobs wait."""
 SHORT_LINE = 200
-"""Characters up to which lines count as equally long."""
+"""Lines with up to this many characters count as equally long."""
 
 Translate = Callable[[Batch], Awaitable[list[list[Fields]]]]
 """Function that lets a process translate a batch."""
 
 
 class QueueFullError(Exception):
-    """Too many lines wait; `seconds` is when to try again."""
+    """Too many lines wait; try again after `seconds`."""
 
     def __init__(self, seconds: int) -> None:
         super().__init__(f"too many lines are waiting; try again in {seconds} s")
@@ -48,14 +48,14 @@ class Job:
         return max(SHORT_LINE, len(self.requests[line].text))
 
     def take(self, most: int, size: int) -> list[int]:
-        """Take lines that wait, at most so many, half to twice as long as `size`."""
+        """Take at most `most` waiting lines, half to twice as long as `size`."""
         fitting = (at for at in self.waiting if size <= 2 * self.size(at) <= 4 * size)
         taken = list(islice(fitting, most))
         self.waiting = sorted({*self.waiting} - {*taken})
         return taken
 
     def finish(self, line: int, result: list[Fields]) -> None:
-        """Note the result of a line."""
+        """Record the result of a line."""
         self.results[line] = result
         self.left -= 1
         if not self.left and not self.done.done():
@@ -73,9 +73,9 @@ class Batcher:
 
     The jobs take turns. A free process gets the next lines of the job whose turn it is, and lines
     of later jobs with the same options. A job gives a few dozen lines at a time, so that a long
-    document delays nobody. A batch holds only lines half to twice as long as its first, since the
-    longest line delays the whole batch. No process takes more than its share of all lines, so that
-    no other process is idle.
+    document does not delay other clients. A batch holds only lines half to twice as long as its
+    first, since the longest line delays the whole batch. No process takes more than its share of
+    all lines, so that no other process is idle.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Batcher:
         self.arrived = asyncio.Event()
         self.running: set[asyncio.Task[None]] = set()
         self.num_running = 0  # lines
-        self.speed = 0.0  # lines a second, of the last batches
+        self.speed = 0.0  # lines per second in the last batches
 
     @property
     def num_waiting(self) -> int:
@@ -109,7 +109,7 @@ class Batcher:
         return sum(len(job.waiting) for job in self.jobs)
 
     def check_room(self, lines: int) -> None:
-        """Check that so many more lines may wait; a queue without lines takes any number.
+        """Check that so many more lines may wait; an empty queue takes any number.
 
         Raises:
             QueueFullError: too many lines wait already.
@@ -140,7 +140,7 @@ class Batcher:
         return [result for result in job.results if result is not None]
 
     async def run(self) -> None:
-        """Translate what waits, until cancelled."""
+        """Translate waiting lines, until cancelled."""
         while True:
             await self.free.acquire()
             while not self.num_waiting:
@@ -179,7 +179,7 @@ class Batcher:
         return chosen
 
     async def _run(self, lines: list[tuple[Job, int]]) -> None:
-        """Translate a batch, and let go of its process."""
+        """Translate a batch, and free its process."""
         start = time.monotonic()
         try:
             await self._translate(lines)

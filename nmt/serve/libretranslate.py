@@ -32,7 +32,7 @@ def router(service: Service) -> APIRouter:
 
     @routes.get("/frontend/settings")
     async def settings() -> dict[str, Any]:
-        """Say what clients may ask for."""
+        """Return the settings that clients may ask for."""
         source, target = service.models.pairs[0]
         return {
             "apiKeys": not service.keys.is_open,
@@ -107,14 +107,14 @@ def _joined(lines: list[list[dict[str, Any]]], nth: int) -> str:
 
 
 async def form_or_json(service: Service, request: Request) -> dict[str, Any]:
-    """Return the keys and values of a body in JSON, or of a form, of a client that is admitted.
+    """Return the keys and values of a JSON body or a form, from an admitted client.
 
     Raises:
         RefusedError: the key in the header, or else in the field `api_key`, is missing or unknown;
-            or the body is no form of a few fields and no JSON object in UTF-8.
+            or the body is neither a form of a few fields nor a JSON object in UTF-8.
     """
     if key_in_header(request):
-        service.admit(request)  # before the body is parsed, which takes time
+        service.admit(request)  # before the slow parsing of the body
     values = await _parsed(request)
     service.admit(request, values.get("api_key"))
     return values
@@ -132,7 +132,7 @@ async def _parsed(request: Request) -> dict[str, Any]:
             400, f"the body is neither JSON in UTF-8 nor a form of at most {MOST_FIELDS} fields"
         ) from None
     if not isinstance(values, dict):
-        raise RefusedError(400, "the body is no JSON object")
+        raise RefusedError(400, "the body is not a JSON object")
     return values
 
 
@@ -164,7 +164,7 @@ def _number(value: object) -> int:
 
 
 def body_of(example: dict[str, Any]) -> dict[str, Any]:
-    """Return what OpenAPI says of a body in JSON or of a form."""
+    """Return OpenAPI's description of a body in JSON or of a form."""
     schema = {
         "type": "object",
         "required": list(example),

@@ -28,7 +28,7 @@ DISCONNECTED = "is_disconnected"
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a request, and of all that wait."""
+    """Limits of a request, and of all waiting requests."""
 
     bytes: int = 4_000_000
     """Bytes of a request's body."""
@@ -37,7 +37,7 @@ class Limits:
     characters: int = 5000
     """Characters of a line."""
     queue: int = 10_000
-    """Lines that wait, of all clients."""
+    """Waiting lines of all clients."""
     seconds: float = 120.0
     """Seconds after which a request without an answer is given up."""
     body_seconds: float = 10.0
@@ -47,20 +47,20 @@ class Limits:
 
 
 class Keys:
-    """The API keys of a file, one a line; as hashes, so that comparing takes a constant time."""
+    """The API keys of a file, one a line; stored as hashes to compare in constant time."""
 
     def __init__(self, path: Path | None) -> None:
         """Read the keys; None lets everybody in.
 
         Raises:
-            NmtError: the file has no key, or one that begins with "#", or cannot be read.
+            NmtError: the file has no key, has a key that begins with "#", or cannot be read.
         """
         self.is_open = path is None
         self._hashes: set[bytes] = set()
         if path is not None:
             self._hashes = {_hash(key) for key in _keys(path)}
             if not self._hashes:
-                raise NmtError(f"{path}: holds no key; write one on each line")
+                raise NmtError(f"{path}: holds no key; write one key on each line")
 
     def admit(self, key: object) -> bool:
         """Return whether the file holds the key of a request; JSON may give any value."""
@@ -99,13 +99,13 @@ class RefusedError(Exception):
         self.retry_after = retry_after
 
     def response(self) -> JSONResponse:
-        """Return the answer, as LibreTranslate words it."""
+        """Return the answer in LibreTranslate's form."""
         headers = None if self.retry_after is None else {"Retry-After": str(self.retry_after)}
         return JSONResponse({"error": str(self)}, self.status, headers)
 
 
 class KnownKeys(BaseModel):
-    """A JSON object that is refused at its first unknown key; pydantic would describe each."""
+    """A JSON object that is refused at its first unknown key; pydantic would describe all keys."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -248,7 +248,7 @@ def _keys(path: Path) -> Iterator[str]:
         raise NmtError(f"{path}: is not UTF-8; write one key on each line") from None
     for number, line in enumerate(lines, start=1):
         key = line.strip()
-        if re.match(r"#\S", key):  # which admitted clients if it were a key
+        if re.match(r"#\S", key):  # a comment must not become a key
             raise NmtError(
                 f'{path}, line {number}: a key cannot begin with "#"; begin a comment with "# "'
             )

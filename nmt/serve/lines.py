@@ -32,11 +32,11 @@ AHEAD = 64
 """Lines of a stream that wait or are translated at the same time."""
 
 MOST_ROWS = 100
-"""Most hypotheses that the strategy of a request may keep for its line."""
+"""Largest number of hypotheses that the strategy of a request may keep for its line."""
 
 MOST_PHRASES = 100
-"""Most phrases of a request in JSON, with translations of terms in its line, and most characters
-of one: memory is their product."""
+"""Largest number of phrases of a JSON request, with translations of terms in its line, and largest
+number of characters in a phrase. Memory grows with their product."""
 
 
 class TranslateRequest(KnownKeys):
@@ -72,7 +72,7 @@ class AlternativesRequest(KnownKeys):
 
 
 class Alternative(BaseModel):
-    """A translation with another next word."""
+    """A translation that continues with another next word."""
 
     next: str
     text: str
@@ -139,7 +139,7 @@ def router(service: Service) -> APIRouter:
         """Translate a long text line by line; translations are sent while lines still arrive."""
         options = BatchOptions(service.pair(source_lang, target_lang))
         translations = _translations(service, request, options)
-        first = await anext(translations, b"")  # an error before it has a status of its own
+        first = await anext(translations, b"")  # an earlier error has its own status
         return Stream(_chained(first, translations), media_type="text/plain; charset=utf-8")
 
     return routes
@@ -216,7 +216,9 @@ async def _translations(
             finished: list[bytes] = []
             while under_way and under_way[0].done() and not (finished and under_way[0].exception()):
                 finished.append(_text(under_way.popleft().result()))
-            if finished:  # in one piece: between two, nothing would notice that the client left
+            if (
+                finished
+            ):  # in one piece, because between two pieces nothing would notice that the client left
                 yield b"".join(finished)
     finally:
         if coming:

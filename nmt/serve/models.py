@@ -28,20 +28,20 @@ class Models:
 
         Args:
             load: returns a translator for each pair of languages.
-            processes: their number; None for one per core.
+            processes: number of processes; None for one per core.
 
         Raises:
-            NmtError: a model cannot be loaded, or two have the same languages.
+            NmtError: a model cannot be loaded, or two models have the same languages.
         """
         self._load = load
         self._wanted = processes or available_cores()
         self._running = self._start()
 
     async def reload(self) -> None:
-        """Load the models again. What was begun before is translated by the old ones.
+        """Load the models again. The old models finish the batches that they have begun.
 
         Raises:
-            NmtError: a model cannot be loaded; the old ones stay.
+            NmtError: a model cannot be loaded; the old models stay.
         """
         started = await asyncio.to_thread(self._start)
         old, self._running = self._running, started
@@ -82,8 +82,8 @@ class Models:
         for translator in self._load():
             if translator.languages in by_pair:
                 raise NmtError(
-                    f"two models translate {' to '.join(translator.languages)}; the members of an "
-                    "ensemble stand in one --model, with commas between them"
+                    f"two models translate {' to '.join(translator.languages)}; give the members "
+                    "of an ensemble in one --model, with commas between them"
                 )
             by_pair[translator.languages] = translator
         can_fork = all(

@@ -27,12 +27,12 @@ from nmt.serve.service import Service
 GRACE = 30
 """Seconds that accepted requests have after SIGTERM."""
 KEEP_ALIVE = 75
-"""Seconds for which a connection stays open after an answer: longer than a proxy, such as nginx
-with its 60, keeps it; else the proxy would send requests on closed connections."""
+"""Seconds for which a connection stays open after an answer. A proxy must close its connections
+earlier (nginx after 60 seconds), or it would send requests on closed connections."""
 STALLED = 120
 """Seconds after which a client that reads nothing, or has vanished, is cut off."""
 INVALID = "the request is not valid HTTP/1.1; check headers such as Host and Content-Length"
-"""Refusal of what h11 cannot read."""
+"""Refusal of a request that h11 cannot read."""
 
 
 def run(
@@ -45,9 +45,9 @@ def run(
     """Serve until SIGTERM or SIGINT.
 
     Args:
-        service: translates.
+        service: the translation service.
         host: address to listen at.
-        port: port, or 0 for any that is free.
+        port: port, or 0 for any free port.
         origins: origins whose pages may use the server.
         log: whether to log client, method, path and status of each request.
 
@@ -62,8 +62,8 @@ def run(
         host=host,
         port=port,
         log_level="warning",
-        access_log=False,  # its lines have the query
-        http=Connection,  # by h11, which limits the bytes of headers; httptools does not
+        access_log=False,  # its lines would hold the query
+        http=Connection,  # based on h11, which limits the bytes of headers; httptools does not
         timeout_graceful_shutdown=GRACE,
         timeout_keep_alive=KEEP_ALIVE,
         ws="none",
@@ -83,7 +83,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens at an address.
 
     Raises:
-        NmtError: it cannot be listened at.
+        NmtError: the address cannot be listened at.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -147,7 +147,7 @@ class Connection(H11Protocol):
         self.transport.close()
 
     async def _answer(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the application answer; cut off an answer that has begun and has no end."""
+        """Let the application answer; cut off an unfinished answer."""
         cycle = self.cycle
         await app(scope, receive, send)
         if cycle.response_started and not cycle.response_complete:
@@ -155,7 +155,7 @@ class Connection(H11Protocol):
             self.transport.close()
 
     def _watch(self) -> None:
-        """Start the time if headers are missing and it does not run; stop it if none is."""
+        """Start the timer if headers are missing; stop it if no headers are missing."""
         if self.conn.their_state is not h11.IDLE:
             self._stop()
         elif self._timer is None:
@@ -168,7 +168,7 @@ class Connection(H11Protocol):
 
 
 class LoggingMiddleware:
-    """Says time, client, method, path and status of each answer of an application.
+    """Logs time, client, method, path and status of each answer of an application.
 
     The path has no query, which may hold texts and keys.
     """
@@ -218,7 +218,7 @@ class _Server(uvicorn.Server):
             self.is_outdated = False
             try:
                 await self.service.models.reload()
-            except Exception as error:  # such as a lack of memory, which is no reason to end
+            except Exception as error:  # such as a lack of memory; the old models can continue
                 warn(f"the models stay as they are: {error or type(error).__name__}")
             else:
                 say("loaded the models again")

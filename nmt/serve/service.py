@@ -21,9 +21,9 @@ from nmt.serve.models import Models
 from nmt.serve.workers import Batch, BatchOptions, Fields, Pair, WorkerKilledError
 
 EXAMINED = 1000
-"""Characters of a text that tell its language."""
+"""Characters of a text from which its language is detected."""
 PAUSE = 0.002
-"""Seconds for which a batch that is not full waits for other clients."""
+"""Seconds for which an incomplete batch waits for other clients."""
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -47,7 +47,7 @@ class Service:
         return await with_timeout(self.limits.seconds + 1, self.models.translate(batch))
 
     def admit(self, client: HttpRequest, key: object = None) -> None:
-        """Check the key of a client: the one in its header Authorization, or else `key`.
+        """Check the key of a client: from its header Authorization, or else `key`.
 
         Raises:
             RefusedError: the key is missing or unknown.
@@ -61,7 +61,7 @@ class Service:
         Args:
             source: language, or "auto" to detect it from the text.
             target: language.
-            text: what is to be translated.
+            text: the text to translate.
 
         Raises:
             RefusedError: no model has these languages.
@@ -91,12 +91,12 @@ class Service:
         """Refuse more or longer lines than the limits allow.
 
         Args:
-            requests: a line each.
+            requests: requests of one line each.
             dialect: markup of the lines, whose fragments may have line feeds.
 
         Raises:
-            RefusedError: there are too many lines or characters, half a character, or several lines
-                in one.
+            RefusedError: there are too many lines or characters, half a character, or a line feed
+                in a line.
         """
         limits = self.limits
         self.check_count(len(requests))
@@ -111,7 +111,9 @@ class Service:
             try:
                 whole.encode()
             except UnicodeEncodeError:  # as JSON allows: "\\ud800"
-                raise RefusedError(400, f"{where} has half a character, which is no text") from None
+                raise RefusedError(
+                    400, f"{where} has half a character, which is not text"
+                ) from None
             if dialect is None and "\n" in request.text:
                 raise RefusedError(
                     400, f"line {number}: text is several lines; make a request of each"
@@ -211,7 +213,7 @@ class CountingMiddleware:
 
         try:
             await self.app(scope, receive, counted)
-        except Exception:  # which Starlette answers outside of all middleware
+        except Exception:  # Starlette answers it outside of all middleware
             if not has_begun:
                 count(500)
             raise

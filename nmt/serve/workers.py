@@ -1,7 +1,7 @@
 """Processes that translate for the server, each at the other end of a socket.
 
-The event loop itself writes to the sockets and hears from them. So no thread stands between a
-request and its process, and it is known whose batch a killed process had.
+The event loop itself reads and writes the sockets. So there is no thread between a request and its
+process, and the server knows which batch a killed process had.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Pair = tuple[str, str]
 Fields = dict[str, Any]
 """A translation in JSON; always with its ``text``."""
 SIZE = 8
-"""Bytes of the number that precedes a pickled item: its bytes."""
+"""Bytes of the length that precedes a pickled item."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Processes(Generic[T, R]):
             count: number of processes.
 
         Raises:
-            OSError: a process cannot be started; none stays.
+            OSError: a process cannot be started; no process stays.
         """
         self._function = function
         self._is_retired = False
@@ -132,7 +132,7 @@ class Processes(Generic[T, R]):
                 process.kill()
                 process.end()
             raise
-        # The one that was used last is the next: its caches are warm, or it was just started.
+        # Use the last used process next: its caches are warm, or it was just started.
         self._idle = asyncio.LifoQueue[_Process]()
         for process in self._all:
             self._idle.put_nowait(process)
@@ -148,7 +148,7 @@ class Processes(Generic[T, R]):
             process = self._living(process)
             is_result, value = await process.ask(thing)
         except (WorkerKilledError, asyncio.CancelledError):
-            process.kill()  # the next item starts another
+            process.kill()  # the next item starts another process
             raise
         finally:
             self._idle.put_nowait(process)
@@ -163,7 +163,7 @@ class Processes(Generic[T, R]):
         return _Process(self._function)
 
     def _living(self, process: _Process) -> _Process:
-        """Return the process, or a new one if it was killed."""
+        """Return the process, or a new process if it was killed."""
         if process.is_alive():
             return process
         started = self._start()
@@ -205,7 +205,7 @@ class _Process:
         return self._process.is_alive()
 
     async def ask(self, thing: Any) -> Any:
-        """Return what the process answers.
+        """Return the answer of the process.
 
         Raises:
             WorkerKilledError: the process was killed.
@@ -224,7 +224,7 @@ class _Process:
 
     def end(self) -> None:
         """Let the process end when it is idle."""
-        atexit.unregister(self.kill)  # which holds the pipes open
+        atexit.unregister(self.kill)  # otherwise the registration keeps the pipes open
         if self._streams is None:
             self._socket.close()
         else:
@@ -243,7 +243,7 @@ def _framed(thing: Any) -> bytes:
 
 
 def _work(function: Callable[[Any], Any], end: socket.socket) -> None:
-    """Apply the function to what arrives, in a new process, until the other end is closed."""
+    """Apply the function to arriving items, in a new process, until the other end is closed."""
     torch.set_num_threads(1)
     # A terminal or systemd may send these to all processes; the main process handles them.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
