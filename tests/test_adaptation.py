@@ -271,7 +271,7 @@ def test_the_base_must_be_there_and_the_same(
     base = run / name["checkpoint"]
     missing = (
         f"{base}: missing, but {run} adapts this checkpoint; "
-        f"put the run that {run} began with there, or a link to that run"
+        f"put the base run of {run} there, or a link to it"
     )
     done = nmt("translate", "--model", run, stdin=corpus / "test.en")
     assert (done.status, done.err) == (1, f"nmt: error: {missing}\n")

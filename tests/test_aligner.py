@@ -213,7 +213,7 @@ def test_what_cannot_be_aligned_is_said_in_a_line(tmp_path: Path, nmt: Command) 
     os.mkfifo(tmp_path / "pipe")
     cases = {
         ("--source", tmp_path / "a", "--target", tmp_path / "b"): "differ in their number of lines",
-        ("--source", "-", "--target", tmp_path / "b"): "read twice; give files, no pipe",
+        ("--source", "-", "--target", tmp_path / "b"): "read twice; give files, not a pipe",
         ("--source", tmp_path / "a", "--target", tmp_path / "pipe"): "pipe: without --model the",
         ("--source", tmp_path / "none", "--target", tmp_path / "b"): "No such file or directory;",
         ("--source", tmp_path / "a", "--target", tmp_path / "a", "--layer", 1): "give --model, too",

@@ -51,7 +51,7 @@ def test_a_word_that_is_no_link_is_an_error_with_its_line(word: str) -> None:
     with pytest.raises(NmtError) as error:
         AlignmentErrorRate().score(["0-0", f"0-0 {word}"], GOLD)
     assert str(error.value) == (
-        f'line 2 of the alignments: "{word}" is not a link; write S-T, or S?T for a possible one, '
+        f'line 2 of the alignments: "{word}" is not a link; write S-T, or S?T for a possible link, '
         "where S and T are numbers of words, from 0"
     )
 
@@ -78,7 +78,7 @@ def test_the_command_prints_the_error_rate(nmt: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     ("text", "flags", "message"),
     [
-        ("0-0\n0_1\n", [], 'found:2: "0_1" is not a link; write S-T, or S?T for a possible one'),
+        ("0-0\n0_1\n", [], 'found:2: "0_1" is not a link; write S-T, or S?T for a possible link'),
         ("0-0\n", [], "found has 1 lines, but gold has 2; "),
         ("0-0\n\n", ["--metric", "bleu"], "--alignments goes with no --metric: the metric of "),
         ("0-0\n\n", ["--reference", "gold"], "give only one of --reference, --data, --testset, "),

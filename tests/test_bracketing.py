@@ -112,7 +112,7 @@ def test_trees_without_brackets_score_nothing() -> None:
         ("(NN big dog)", "a bracket holds one word, or other brackets"),
         ("(S)", "a bracket holds one word, or other brackets"),
         ("((NN dog) runs)", "a bracket holds one word, or other brackets"),
-        ("(S " * 401 + "(NN dog)" + ")" * 401, "here: more than 400 brackets stand in one another"),
+        ("(S " * 401 + "(NN dog)" + ")" * 401, "here: brackets are nested more than 400 deep"),
     ],
 )
 def test_a_text_that_holds_no_tree_is_refused(text: str, message: str) -> None:
@@ -121,7 +121,7 @@ def test_a_text_that_holds_no_tree_is_refused(text: str, message: str) -> None:
 
 
 def test_trees_of_other_sentences_are_refused() -> None:
-    with pytest.raises(NmtError, match="tree 1: its words are not those of the gold tree"):
+    with pytest.raises(NmtError, match="tree 1: its words differ from the words of the gold tree"):
         score_brackets(trees(GOLD), trees("(TOP (NN cat))"))
     with pytest.raises(NmtError, match="0 trees for 1 gold trees"):
         score_brackets(trees(GOLD), [])

@@ -27,7 +27,7 @@ from nmt.training.config import TrainConfig
 def test_a_second_model_is_refused(command: tuple[str, ...], nmt: Callable[..., Any]) -> None:
     done = nmt(*command, "--model", "one", "--model", "two")
     assert (done.status, done.out) == (2, "")
-    assert "--model is one model here; run the command once for each" in done.err
+    assert "--model takes one model here; run the command once for each" in done.err
 
 
 def test_no_model_is_the_run_that_the_recipe_trains(

@@ -386,7 +386,7 @@ LISTS, MERGES = _bomb("[", "*a{}", "]"), _bomb("{<<: [", "*a{}", "]}")
         (LISTS, "file: line 5: not valid YAML: more than 20,000 values, aliases counted"),
         (MERGES, "file: line 5: not valid YAML: more than 20,000 values, aliases counted"),
         ("[" + 30_000 * "1," + "]", "file: line 1: not valid YAML: more than 20,000 values"),
-        ("a: &a [*a]", "file: line 1: not valid YAML: alias 'a' stands inside its own value"),
+        ("a: &a [*a]", "file: line 1: not valid YAML: alias 'a' is inside its own value"),
         (100_000 * "[", "file: line 1: not valid YAML: more than 40 levels of nested values"),
         (100_000 * "{a: ", "file: line 1: not valid YAML: more than 40 levels of nested values"),
         (100_000 * "- ", "file: line 1: not valid YAML: more than 40 levels of nested values"),

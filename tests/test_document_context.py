@@ -329,7 +329,7 @@ def test_a_mistake_in_ids_costs_one_line(here: Path, nmt: Command, tmp_path: Pat
     path = Path(f"{train}.docid")
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines[:6], " \n", *lines[7:]]))
-    assert "train.docid: line 7 has no id of a document; write one on each line" in message()
+    assert "train.docid: line 7 has no id of a document; write an id on each line" in message()
     path.write_text("".join(lines[1:]))
     assert "line n must hold the id of the document of pair n" in message()
     assert "document_ids needs documents" in message("--set", "preprocess.documents=null")

@@ -411,9 +411,21 @@ def test_the_text_is_given_by_name_or_with_input(nmt: Command, trained: Path, co
         ),
         (["--svg", "encoder:1", "--heads", "3"], 1, "head 3: layer 1 has heads 1 to 2"),
         (["--svg", "encoder:1", "--word", "x"], 1, "no piece 'x' among the queries; there are: "),
-        (["--svg", "encoder"], 2, "a picture is as encoder:5, and --heads as 1,2"),
-        (["--svg", "encoder:" + "9" * 5000], 2, "a picture is as encoder:5, and --heads as 1,2"),
-        (["--png", "cross:1", "--heads", "9" * 5000], 2, "a picture is as encoder:5, and --heads"),
+        (
+            ["--svg", "encoder"],
+            2,
+            "a picture has a form such as encoder:5, and --heads a form such as 1,2",
+        ),
+        (
+            ["--svg", "encoder:" + "9" * 5000],
+            2,
+            "a picture has a form such as encoder:5, and --heads a form such as 1,2",
+        ),
+        (
+            ["--png", "cross:1", "--heads", "9" * 5000],
+            2,
+            "a picture has a form such as encoder:5, and --heads",
+        ),
         (["--svg", "encoder:1", "--json"], 2, "give one of --svg, --png and --json"),
         (
             ["--svg", "encoder:1", "--compare", "x"],

@@ -488,7 +488,7 @@ def test_mistaken_exports_cost_one_line(
     done = nmt("export", "--model", trained, "--output", tmp_path)
     assert (done.status, done.err) == (
         1,
-        f"nmt: error: {tmp_path}: holds something else than an export; choose another --output\n",
+        f"nmt: error: {tmp_path}: holds something other than an export; choose another --output\n",
     )
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     done = nmt("export", "--model", trained, "--output", tmp_path / "x", "--precision", "int")

@@ -123,7 +123,7 @@ def test_pieces_are_learned_from_text_as_casing_and_order_leave_it() -> None:
 @for_each(
     ("lines", "size", "message"),
     [
-        (RUSSIAN, 60, "vocab_size 60 leaves no room behind the 60 pieces"),
+        (RUSSIAN, 60, "vocab_size 60 leaves no room after the 60 pieces"),
         (RUSSIAN, 500, r"vocab_size 500 is more than the text allows; use at most \d\d, or"),
         (RUSSIAN, 62, r"vocab_size 62 is too small .* at least \d\d, or lower"),
         (ENGLISH, 70, "no character that the vocabulary lacks, .* --new-pieces FILE$"),
@@ -209,7 +209,7 @@ def test_an_extended_run_translates_old_text_as_before_and_learns(
     extension = ("--extend-vocabulary", trained, "--new-pieces", file, "--output-dir", data)
     done = nmt("preprocess", "--config", recipe, *prefixes, *extension)
     assert done.status == 0, done.err
-    assert f"new pieces behind those of {trained}: 100 of source and target\n" in done.err
+    assert f"new pieces after the pieces of {trained}: 100 of source and target\n" in done.err
     settled = ("--max-updates", 1, "--warmup-updates", 1, "--lr", 1e-30)
     done = train(tmp_path / "run", "--data", data, "--init-from", trained, *settled)
     assert done.status == 0, done.err
@@ -221,7 +221,7 @@ def test_an_extended_run_translates_old_text_as_before_and_learns(
     same = nmt("preprocess", "--config", recipe, *prefixes, *extension[:-1], data.with_name("x"),
                "--extend-vocabulary", tmp_path / "run")  # fmt: skip
     assert same.status == 1
-    assert f"{tmp_path / 'run'} has all these pieces; add new ones" in same.err
+    assert f"{tmp_path / 'run'} has all these pieces; add new pieces" in same.err
 
 
 @pytest.mark.parametrize("is_shared", [True, False])

@@ -283,7 +283,7 @@ def two(directory: Path) -> None:
     shutil.copy(directory / "model1.pt", directory / "model2.pt")
 
 
-PLAIN = "not a file of tensors alone, which is all that nmt reads"
+PLAIN = "not only tensors, and nmt reads nothing else"
 Q = "encoder__layers__0__self_attn__q_proj__weight"
 REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (save({"model": Executed()}), rf"model.pt: {PLAIN}: it holds posix.system"),
@@ -297,7 +297,7 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (lambda path: (path / "dict.de.txt").unlink(), r"dict.de.txt: missing"),
     (write("dict.de.txt", "a\n"), r"dict.de.txt:1: expected a piece and a count, not 'a'"),
     (append("dict.de.txt", "a x\n"), r"expected a piece and a count, not 'a x'"),
-    (append("dict.de.txt", "zz 3\n"), r"pieces and 4 special ones, but the model has"),
+    (append("dict.de.txt", "zz 3\n"), r"pieces and 4 special pieces, but the model has"),
     (lambda path: (path / "dict.en.txt").write_bytes(b"\xff 1\n"), r"dict.en.txt: not UTF-8"),
     (lambda path: (path / "code").unlink(), r"holds no subwords of en: none of sentencepiece.bpe"),
     (write("code", "#version: 7\n"), r"code: version '7' of the codes"),

@@ -318,7 +318,7 @@ def test_a_bleu_that_is_not_smoothed_is_not_for_sentences(name: str):
     with pytest.raises(NmtError) as error:
         metrics[name].for_sentences()
     assert str(error.value) == (
-        f"{name}: a BLEU that is not smoothed says nothing of one sentence; choose bleu or chrf"
+        f"{name}: a BLEU that is not smoothed says nothing about one sentence; choose bleu or chrf"
     )
 
 

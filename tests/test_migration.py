@@ -290,7 +290,7 @@ def test_a_recipe_has_the_values_of_the_options(
         ("fairseq", "fairseq-train d", "tied_embeddings none: fairseq's default, without "
          "--share-all-embeddings and --share-decoder-input-output-embed"),
         ("fairseq", "fairseq-train d --update-freq 4,2", "--update-freq 4,2: a number for each "
-         "epoch; the first one is taken"),
+         "epoch; the first is taken"),
         ("fairseq", "fairseq-train d --batch-size 80 --update-freq 2", "tokens_per_update 4000: 80 "
          "sentences of 25 x 2 batches x 1 GPU, as assumed without --gpus N; nmt counts target "
          "tokens without padding"),

@@ -124,7 +124,7 @@ def test_a_weight_that_is_given_twice_is_refused() -> None:
     with pytest.raises(NmtError) as error:
         parse_weights("Model=1,Length=2,Model=3")
     assert str(error.value) == (
-        "--weights Model=1,Length=2,Model=3: a feature is given twice; give each once"
+        "--weights Model=1,Length=2,Model=3: a feature is given twice; give each feature once"
     )
 
 

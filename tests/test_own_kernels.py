@@ -56,4 +56,4 @@ def test_without_triton_one_warning_tells_why_kernels_are_slower(
     assert not own_kernels.has_own_kernels()
     assert not own_kernels.has_own_kernels()
     [line] = capsys.readouterr().err.splitlines()
-    assert "attention and loss take slower kernels" in line
+    assert "attention and loss use slower kernels" in line

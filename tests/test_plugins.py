@@ -63,7 +63,7 @@ def test_plugins_without_a_value_are_none() -> None:
         ("def", ": SyntaxError: invalid syntax (my_raises.py, line 1)"),
         (
             "from nmt.evaluation.metrics import metrics\nmetrics.add('bleu', metrics['chrf'])",
-            " ({file}, line 2): ValueError: there is a metric 'bleu' already: choose another",
+            " ({file}, line 2): ValueError: a metric 'bleu' already exists: choose another",
         ),
         (
             "import dataclasses\nfrom nmt.evaluation.metrics import Bleu\n\n\n"

@@ -454,7 +454,7 @@ def test_a_new_run_replaces_no_file_that_is_not_of_a_run(train, tmp_path: Path, 
     for flags in ((), ("--dry-run",)):
         done = train(place, *flags)
         assert (done.status, [*place.iterdir()]) == (1, [place / name])
-        what = "is a dataset" if name == "manifest.json" else f"is no run, but holds {name}"
+        what = "is a dataset" if name == "manifest.json" else f"is not a run, but holds {name}"
         assert done.err == (
             f"nmt: error: {place}: {what}; choose another --save-dir for a new run\n"
         )

@@ -247,7 +247,7 @@ def test_casing_does_not_go_with_subwords_without_marks(here):
             preprocess(config(casing="inline", **{key: there}))
         assert str(error.value) == (
             f"preprocess: casing is inline, but the subwords of {there} have no marks of casing; "
-            "leave it out, or learn new subwords"
+            "leave out casing, or learn new subwords"
         )
 
 
@@ -280,7 +280,10 @@ def test_the_manifest_holds_the_whole_recipe_but_what_does_not_shape_the_data(he
         ),
         ({"target_lang": "en"}, "preprocess: source_lang and target_lang are both 'en'"),
         ({"shard": "3/2"}, "preprocess: shard must be I/N with I from 1 to N, or auto, not '3/2'"),
-        ({"train": ["-", "-"]}, "preprocess: train has - twice, but there is one standard input"),
+        (
+            {"train": ["-", "-"]},
+            "preprocess: train has - twice, but there is only one standard input",
+        ),
         *(
             (
                 {"train": [{"path": "corpus/train", "weight": weight}]},

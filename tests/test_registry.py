@@ -72,7 +72,7 @@ def test_names_are_walked_in_alphabetical_order(dishes: Registry[Dish]):
 
 def test_a_taken_name_raises_and_leaves_the_first_entry(dishes: Registry[Dish]):
     dishes.add("soup", Dish())
-    with pytest.raises(ValueError, match=r"^there is a dish 'soup' already: choose another"):
+    with pytest.raises(ValueError, match=r"^a dish 'soup' already exists: choose another"):
         dishes.add("soup", Dish(price=9))
     assert dishes["soup"].price == 5
 
@@ -100,7 +100,7 @@ def test_a_name_like_no_other_is_answered_with_all():
 def test_the_beginning_of_some_names_is_answered_with_these():
     known = ["stew_long", "stew_thin", "soup"]
     assert unknown("dish", "stew", known) == (
-        "unknown dish 'stew'; these begin so: stew_long, stew_thin"
+        "unknown dish 'stew'; names that begin like this: stew_long, stew_thin"
     )
     assert unknown("dish", "", known).startswith("unknown dish ''; known: soup, ")
 

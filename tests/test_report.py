@@ -103,7 +103,7 @@ def test_other_mistakes_cost_a_line(
     done = nmt("average-checkpoints", "--run", run, "--last", 1, "--output", averaged)
     assert done.status == 0, done.err
     for arguments, status, message in (
-        ([tmp_path], 1, f"{tmp_path} is not a run; give one that `nmt train` has made"),
+        ([tmp_path], 1, f"{tmp_path} is not a run; give a run that `nmt train` has made"),
         ([averaged], 1, f"{averaged}: is an average or an import, which has no log; give a run"),
         ([run, "--svg", "los"], 1, "--svg: unknown panel 'los'; did you mean 'loss'?"),
         ([run, "--svg", "loss", "--json"], 2, "give either --svg or --json"),

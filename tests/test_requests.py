@@ -234,7 +234,7 @@ def test_a_blank_line_of_json_is_a_line_and_a_mistake_names_its_line(
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"text": "one", "avoid": ["\\ud800"]}', "has half a character, which is no text"),
+        ('{"text": "one", "avoid": ["\\ud800"]}', "has half a character, which is not text"),
         ("[" * 100_000, "expected an object, not brackets within brackets"),
     ],
 )

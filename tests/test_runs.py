@@ -610,7 +610,7 @@ def test_a_directory_without_a_run_that_holds_a_file_of_one_is_refused(
     tmp_path: Path, name: str
 ) -> None:
     (tmp_path / name).mkdir()
-    problem = f"is no run, but holds {name}; choose another --save-dir"
+    problem = f"is not a run, but holds {name}; choose another --save-dir"
     with pytest.raises(NmtError, match=problem), locked(tmp_path):
         pass
 

@@ -155,7 +155,9 @@ def test_weights_are_numbers_from_zero_to_a_million() -> None:
 
     assert read("0", " 0.5 ", "1e6") == [0.0, 0.5, 1e6]
     for wrong in ("1000001", "inf", "-1", ""):
-        with pytest.raises(NmtError, match=f"a.weights: line 8: '{wrong}' is no weight; write a"):
+        with pytest.raises(
+            NmtError, match=f"a.weights: line 8: '{wrong}' is not a weight; write a"
+        ):
             read("1", wrong, "nan")
 
 
@@ -163,9 +165,9 @@ def test_weights_are_numbers_from_zero_to_a_million() -> None:
     ("weights", "problem"),
     [
         ("1\n" * 3, "first.weights has 3; line n must hold the weight of pair n"),
-        ("1\n" * 50 + "much\n" + "1\n" * 49, "first.weights: line 51: 'much' is no weight"),
-        ("1\n" * 50 + "-1\n" + "1\n" * 49, "line 51: '-1' is no weight; write a number from 0"),
-        ("nan\n" * 100, "line 1: 'nan' is no weight"),
+        ("1\n" * 50 + "much\n" + "1\n" * 49, "first.weights: line 51: 'much' is not a weight"),
+        ("1\n" * 50 + "-1\n" + "1\n" * 49, "line 51: '-1' is not a weight; write a number from 0"),
+        ("nan\n" * 100, "line 1: 'nan' is not a weight"),
         (None, "preprocess.sentence_weights: no such file: "),
     ],
 )

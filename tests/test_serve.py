@@ -620,7 +620,7 @@ def test_keys_admit_those_who_have_one(trained: Path, tmp_path: Path) -> None:
 def test_mistakes_on_the_command_line(trained: Path, nmt: Callable[..., Any]) -> None:
     twice = nmt("serve", "--model", trained, "--model", trained)
     assert twice.status == 1
-    assert "ensemble stand in one --model, with commas" in twice.err
+    assert "ensemble in one --model, with commas" in twice.err
     with socket.create_server(("127.0.0.1", 0)) as taken:
         busy = nmt("serve", "--model", trained / "none", "--port", taken.getsockname()[1])
     assert busy.status == 1

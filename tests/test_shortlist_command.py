@@ -66,7 +66,7 @@ def test_a_run_without_a_list_is_an_error(run: Path, corpus: Path, nmt: Command)
     done = nmt("translate", "--shortlist", "--model", run, corpus / "test.en")
     assert (done.status, done.out) == (1, "")
     assert done.err == (
-        f"nmt: error: {run}: the run has no shortlist; give it one with "
+        f"nmt: error: {run}: the run has no shortlist; make one with "
         f"`nmt shortlist --model {run}`\n"
     )
 
@@ -101,7 +101,7 @@ def test_a_list_of_other_subwords_is_an_error(
     done = nmt("translate", "--shortlist", "--model", listed, corpus / "test.en")
     assert (done.status, done.out) == (1, "")
     assert done.err == (
-        f"nmt: error: {file}: of other subwords than the run; make it again with "
+        f"nmt: error: {file}: made for other subwords than the run's; make it again with "
         f"`nmt shortlist --model {listed}`\n"
     )
 
@@ -110,7 +110,7 @@ def test_what_is_no_run_is_an_error(tmp_path: Path, dataset: Path, nmt: Command)
     done = nmt("shortlist", "--data", dataset, "--model", tmp_path)
     assert (done.status, done.out) == (1, "")
     assert done.err == (
-        f"nmt: error: {tmp_path}: not a run; give the directory of one with --model\n"
+        f"nmt: error: {tmp_path}: not a run; give the directory of a run with --model\n"
     )
 
 

@@ -132,8 +132,8 @@ def test_updates_behind_the_last_stage_can_be_tried() -> None:
         ((20, 20, None), "a stage after update 20 ends at 20; let until increase"),
         ((20, 10, 30), "a stage after update 20 ends at 10; let until increase"),
         ((0, 10, 30), "a stage after update 0 ends at 0; let until increase"),
-        ((None, 10, 30), "only the last stage may leave out until; add it to the others"),
-        ((10, None, None), "only the last stage may leave out until; add it to the others"),
+        ((None, 10, 30), "only the last stage may leave out until; add until to every other"),
+        ((10, None, None), "only the last stage may leave out until; add until to every other"),
         ((10, 20, 99), "end at update 99, but max_updates is 100; leave out the last until"),
     ],
 )

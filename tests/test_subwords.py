@@ -158,7 +158,7 @@ def test_text_without_text_is_refused(sentences):
         ({"user_defined_symbols": ("a b", "a▁b")}, "must differ from each other.*unlike 'a b'"),
         ({"user_defined_symbols": (" ",)}, "' ' begins or ends with a space"),
         ({"user_defined_symbols": ("York ",)}, "'York ' begins or ends with a space"),
-        ({"user_defined_symbols": ("New  York",)}, "has two in a row; leave these out"),
+        ({"user_defined_symbols": ("New  York",)}, "has two spaces in a row; leave out"),
         ({"user_defined_symbols": ("",)}, "must differ from each other.*unlike ''"),
     ],
 )

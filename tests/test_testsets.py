@@ -81,8 +81,8 @@ def test_a_network_that_does_not_allow_it_costs_one_line(home: Path, archive: Pa
     told = str(error.value)
     assert told.startswith("tiny/full: cannot be fetched: ")
     assert told.endswith(
-        f"; remove {home / 'tiny/full'} before another attempt; where the network does not allow "
-        f"it, copy {home} from a machine where it does, or give the files with --reference"
+        f"; remove {home / 'tiny/full'} before another attempt; without network access, copy "
+        f"{home} from another machine, or give the files with --reference"
     )
     assert "\n" not in told
 
@@ -121,4 +121,7 @@ def test_a_test_set_of_several_references_is_refused(
     monkeypatch.setattr(DATASETS["tiny/full"], "get_reference_files", lambda pair: many)
     with pytest.raises(NmtError) as error:
         testsets.by_name("tiny/full", "en-de")
-    assert str(error.value) == "tiny/full: 2 references for each line; choose one with one"
+    assert (
+        str(error.value)
+        == "tiny/full: 2 references for each line; choose a test set with one reference"
+    )

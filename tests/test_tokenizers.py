@@ -118,9 +118,8 @@ def test_a_model_that_cannot_be_fetched_is_said_on_one_line(
     assert (done.status, done.out) == (1, "")
     assert done.err == (
         "nmt: error: bleu: tokenizer flores200: its model cannot be fetched: Name or service not "
-        f"known; remove {tmp_path / 'home'}/models before another attempt; where the network does "
-        "not allow it, copy that directory from a machine where it does, or choose another "
-        "tokenize\n"
+        f"known; remove {tmp_path / 'home'}/models before another attempt; without network "
+        "access, copy that directory from another machine, or choose another tokenize\n"
     )
 
 

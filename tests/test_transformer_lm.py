@@ -82,7 +82,7 @@ def test_it_does_not_translate_alone(lm: Path, trained: Path, corpus: Path, nmt:
     assert "TransformerLM has no attention" in refused.err
     for others in ((), ("--model", trained)):
         refused = nmt("explain", "--model", lm, *others, corpus / "test.en", "--json")
-        assert "a language model reads no source to explain; leave it out" in refused.err
+        assert "a language model reads no source to explain; leave out" in refused.err
 
 
 def test_it_is_no_reverse_model(lm: Path, corpus: Path, tmp_path: Path, nmt: Command) -> None:

@@ -402,7 +402,7 @@ def _parsed(line: str, where: str) -> object:
         value = json.loads(line)
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:  # as JSON allows: "\ud800"
-        raise NmtError(f"{where}: has half a character, which is no text") from None
+        raise NmtError(f"{where}: has half a character, which is not text") from None
     except RecursionError:
         raise NmtError(f"{where}: expected an object, not brackets within brackets") from None
     except ValueError as error:
