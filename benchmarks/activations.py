@@ -53,7 +53,7 @@ def measure(options: argparse.Namespace, part: CheckpointedPart) -> tuple[int, f
     torch.manual_seed(1)
     model = architectures[options.arch].build(options.vocabulary, options.vocabulary, True)
     checkpoint_activations(model, part)
-    packing = Packing.of(*random_lengths(options.tokens))
+    packing = Packing.from_lengths(*random_lengths(options.tokens))
     source, target = (
         torch.randint(EOS + 1, options.vocabulary, (len(side.positions),))
         for side in (packing.source, packing.target)

@@ -34,7 +34,7 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.data.dataset import Dataset
 from nmt.data.manifest import MANIFEST, MANIFESTS, OFFSET_TYPE, Manifest, fingerprint_of
 from nmt.data.sampler import RandomSampler
@@ -168,7 +168,9 @@ def open_index(path: Path, pairs: int) -> dict[str, float]:
             (directory / "subwords.model").write_bytes(b"")
             for name in ("train", "valid"):
                 with writer.split(name) as split:
-                    split.append(Sentences.of([[4]]), Sentences.of([[5]]))
+                    split.append(
+                        RaggedArray.from_sentences([[4]]), RaggedArray.from_sentences([[5]])
+                    )
             manifest = writer.finish(shared_vocabulary=True, recipe={})
         _stretch(path, manifest, pairs)
     program = (
@@ -219,7 +221,7 @@ def check_ids(path: Path, pairs: int) -> dict[str, float]:
                 for first in range(0, pairs, 100_000):
                     ids = random.integers(EOS + 1, 32000, (min(100_000, pairs - first), 28))
                     ids[:, -1] = EOS
-                    side = Sentences(ids.ravel(), np.full(len(ids), 28))
+                    side = RaggedArray(ids.ravel(), np.full(len(ids), 28))
                     split.append(side, side)
             writer.finish(shared_vocabulary=True, recipe={})
     split = Dataset.open(path).split("train")

@@ -43,7 +43,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from nmt.cli.recipe import load
 from nmt.data.batches import Batch
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.data.dataset import Dataset
 from nmt.data.loader import BatchLoader, Update
 from nmt.data.sampler import BucketSampler
@@ -470,7 +470,8 @@ def synthetic(path: Path, vocabulary: int, pairs: int = SYNTHETIC_PAIRS) -> Path
         )
         with writer.split("train") as split:
             split.append(
-                Sentences.of(list(sentences(source))), Sentences.of(list(sentences(target)))
+                RaggedArray.from_sentences(list(sentences(source))),
+                RaggedArray.from_sentences(list(sentences(target))),
             )
         writer.finish(shared_vocabulary=True, recipe={})
     return path

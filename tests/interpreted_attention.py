@@ -29,7 +29,7 @@ def sides(packs: tuple[Pack, Pack]) -> list[torch.Tensor]:
 
 def compare(kind: str, dtype: torch.dtype, width: int) -> None:
     """Print the errors of self-attention, causal self-attention or cross-attention."""
-    packing = Packing.of(*LENGTHS)
+    packing = Packing.from_lengths(*LENGTHS)
     of_keys = packing.target if kind == "causal" else packing.source
     of_queries = packing.source if kind == "self" else packing.target
     shapes = [(of_queries, 1), (of_keys, 2)] if kind == "cross" else [(of_queries, 3)]
@@ -53,7 +53,7 @@ def compare(kind: str, dtype: torch.dtype, width: int) -> None:
 
 def compare_without_keys() -> None:
     """Print the largest output of queries without keys, and how many gradients are not finite."""
-    packing = Packing.of(np.array([0, 70, 5]), np.array([64, 3, 4]))
+    packing = Packing.from_lengths(np.array([0, 70, 5]), np.array([64, 3, 4]))
     packs = packing.target, packing.source
     parts = [
         torch.ones(int(pack.lengths.sum()), count * 16).requires_grad_()

@@ -37,7 +37,7 @@ def build(name: str, part: CheckpointedPart) -> Model:
 
 def trained_once(model: Model, precision: torch.dtype) -> tuple[list[Tensor], int]:
     """Output and gradients of a pass, and the bytes kept for the gradient."""
-    packing = Packing.of(*LENGTHS)
+    packing = Packing.from_lengths(*LENGTHS)
     torch.manual_seed(2)
     source, target = (torch.randint(EOS + 1, VOCABULARY, (int(side.sum()),)) for side in LENGTHS)
     kept: dict[int, int] = {}

@@ -23,8 +23,8 @@ from nmt.advice.facts import Pair, Sketch, lines_that_occur_once, survey
 from nmt.advice.machine import Machine
 from nmt.advice.rules import (
     SIZES,
-    Choice,
     CorpusFacts,
+    RecipeValue,
     as_text,
     candidates,
     choices,
@@ -76,13 +76,13 @@ def facts(pairs: int) -> CorpusFacts:
     )
 
 
-def decide(pairs: int, device: str, minutes: float | None) -> list[Choice]:
+def decide(pairs: int, device: str, minutes: float | None) -> list[RecipeValue]:
     """The recipe for a corpus on a machine."""
     chosen = plan(facts(pairs), SPEEDS[device], device, minutes)
     return list(choices(facts(pairs), chosen, device))
 
 
-def sections_of(values: list[Choice]) -> Any:
+def sections_of(values: list[RecipeValue]) -> Any:
     """The sections of the recipe, as its text gives them."""
     return yaml.safe_load(as_text(values, ["head"]))
 
@@ -173,7 +173,9 @@ def test_a_text_that_is_seen_often_gets_more_dropout() -> None:
 
 
 def test_reasons_stand_beside_the_values() -> None:
-    text = as_text([Choice("train.max_updates", 300, "enough"), Choice("train.seed", 1, "")], ["a"])
+    text = as_text(
+        [RecipeValue("train.max_updates", 300, "enough"), RecipeValue("train.seed", 1, "")], ["a"]
+    )
     assert text == f"# a\n\ntrain:\n{'  max_updates: 300':<34}  # enough\n  seed: 1\n"
     few = replace(facts(1_000), valid_pairs=25, vocab_size=400, byte_fallback=False)
     values = choices(few, plan(few, SPEEDS["cpu"], "cpu", 1), "cpu")

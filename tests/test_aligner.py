@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from conftest import Command
 
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.data.vocabulary import EOS, UNK
 from nmt.evaluation.alignments import AlignmentErrorRate
 from nmt.preprocess.alignment import hmm
@@ -21,7 +21,7 @@ from nmt.preprocess.alignment.aligner import (
     MAX_PAIR_WORDS,
     CorpusAligner,
     Link,
-    Vocabulary,
+    WordNumbers,
     grow_diag_final_and,
 )
 from nmt.preprocess.alignment.hmm import HiddenMarkovModel
@@ -76,7 +76,7 @@ def test_posteriors_are_sums_over_all_alignments(
     monkeypatch.setattr(hmm, "CELLS", cells)
     lexicon, (sources, targets) = some_lexicon(1), some_pairs(2)
     model = HiddenMarkovModel(lexicon, SIZE)
-    aligned = model.align(Sentences.laid(sources), Sentences.laid(targets))
+    aligned = model.align(RaggedArray.from_lists(sources), RaggedArray.from_lists(targets))
     for source, target, best in zip(sources, targets, aligned, strict=True):
         shares = [dict.fromkeys(range(-1, len(source)), 0.0) for _ in target]
         for path, probability in paths(lexicon, source, target).items():
@@ -88,7 +88,7 @@ def test_posteriors_are_sums_over_all_alignments(
 def test_an_iteration_counts_what_all_alignments_expect() -> None:
     lexicon, (sources, targets) = some_lexicon(3), some_pairs(4)
     model = HiddenMarkovModel(lexicon, SIZE)
-    model.fit(Sentences.laid(sources), Sentences.laid(targets))
+    model.fit(RaggedArray.from_lists(sources), RaggedArray.from_lists(targets))
     counts = np.zeros((SIZE, SIZE))
     moves = np.full(2 * hmm.MAX_DISTANCE + 1, hmm.MIN_EMISSION)
     for source, target in zip(sources, targets, strict=True):
@@ -186,7 +186,7 @@ def test_case_and_punctuation_make_no_other_word() -> None:
 
 
 def test_vowel_signs_and_accents_belong_to_words() -> None:
-    vocabulary = Vocabulary(["का “की” के। को", "ma\u0301"])
+    vocabulary = WordNumbers(["का “की” के। को", "ma\u0301"])
     [ids] = vocabulary.encode(["(का) की, के को m\u00e1 क"])
     assert len({*ids}) == 6
     assert [token == UNK for token in ids] == [False] * 5 + [True]
@@ -194,7 +194,7 @@ def test_vowel_signs_and_accents_belong_to_words() -> None:
 
 def test_punctuation_within_a_word_takes_no_longer_than_letters() -> None:
     start = time.process_time()
-    words = Vocabulary([f"a{'-' * 30_000}B... -- É."])
+    words = WordNumbers([f"a{'-' * 30_000}B... -- É."])
     assert time.process_time() - start < 2  # 10 s if the time grows with the square of the length
     [ids] = words.encode([f"«A{'-' * 30_000}b» – é"])
     assert [token == UNK for token in ids] == [False, True, False]

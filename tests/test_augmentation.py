@@ -13,7 +13,7 @@ from for_each import for_each
 from trained_runs import assert_resumes_as_if_it_never_stopped
 
 from nmt.data.batches import make_batch
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.data.dataset import Dataset
 from nmt.data.directions import Directions
 from nmt.data.vocabulary import UNK
@@ -122,7 +122,9 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> AugmentedSplit:
                 lines = [*TEXT, "Ann sees % .", " ".join(TEXT[:3])]
                 source = tagged(subwords, direction).encode_source(lines)
                 target = subwords.encode_target(lines[::-1])
-                out.append(Sentences.of(source), Sentences.of(target), number)
+                out.append(
+                    RaggedArray.from_sentences(source), RaggedArray.from_sentences(target), number
+                )
         writer.finish(shared_vocabulary=True, recipe={})
     train = Dataset.open(path).split("train")
     return AugmentedSplit(split=train, subwords=subwords, augmentations=(), seed=1)

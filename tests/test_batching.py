@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt.data.batches import Batch, as_groups, as_rows, make_batch, target_input
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.data.dataset import Dataset, Split
 from nmt.data.loader import BatchLoader, Update, prefetch
 from nmt.data.packing import Packing
@@ -212,7 +212,7 @@ def test_a_sentence_longer_than_a_micro_batch_leaves_the_others_together(process
 @given(LENGTHS, st.integers(1, 3))
 @settings(max_examples=50)
 def test_rows_hold_every_token_once(pairs: list[tuple[int, int]], heads: int) -> None:
-    packing = Packing.of(*arrays(pairs))
+    packing = Packing.from_lengths(*arrays(pairs))
     for side in (packing.source, packing.target):
         rows, length = side.shape
         assert rows == packing.source.shape[0]
@@ -230,13 +230,13 @@ def test_rows_hold_every_token_once(pairs: list[tuple[int, int]], heads: int) ->
 
 def test_rows_of_ordinary_sentences_are_nearly_full() -> None:
     source, target = lengths_like_a_corpus(150)
-    for side in (packing := Packing.of(source, target)).source, packing.target:
+    for side in (packing := Packing.from_lengths(source, target)).source, packing.target:
         rows, length = side.shape
         assert side.lengths.sum() > 0.8 * rows * length
 
 
 def test_neighbours_before_and_after_are_told_apart() -> None:
-    pack = Packing.of(np.array([2, 1]), np.array([1, 1])).source
+    pack = Packing.from_lengths(np.array([2, 1]), np.array([1, 1])).source
     assert pack.has_neighbour(1).tolist() == [True, False, False]
     assert pack.has_neighbour(-1).tolist() == [False, True, False]
 
@@ -262,7 +262,8 @@ def split(tmp_path: Path) -> Split:
         for name in ("train", "valid"):
             with writer.split(name) as out:
                 out.append(
-                    Sentences.of([[4, 5], [6], [7, 8, 9]]), Sentences.of([[5], [6, 7], [8, 9, 4]])
+                    RaggedArray.from_sentences([[4, 5], [6], [7, 8, 9]]),
+                    RaggedArray.from_sentences([[5], [6, 7], [8, 9, 4]]),
                 )
         writer.finish(shared_vocabulary=True, recipe={})
     return Dataset.open(path).split("train")

@@ -34,7 +34,7 @@ def pieces_of(codes: str, text: str, **tokenisation: object) -> list[str]:
         "@-@",
         "&lt;",
     ]
-    vocabulary = Vocabulary.of([*letters, *longer])
+    vocabulary = Vocabulary.from_pieces([*letters, *longer])
     segmenter = BpePieces(parse_codes(codes, **tokenisation), vocabulary)
     [ids] = segmenter.encode([text])
     return segmenter.pieces(ids)
@@ -75,7 +75,7 @@ def subwords(**tokenisation: object) -> Subwords:
         "our",
     ]
     pieces += ["&lt;", "@-@", "and", "an@@", "ou@@"]
-    return Subwords(source, target, vocabularies=[Vocabulary.of(pieces)])
+    return Subwords(source, target, vocabularies=[Vocabulary.from_pieces(pieces)])
 
 
 TEXT = ["the <hour> and, the a-b thing.", 'he said "an hour", isn\'t that the thing?', "a & b @-@"]
@@ -126,7 +126,7 @@ def test_a_very_long_word_takes_no_quadratic_time():
 
 def test_codes_are_saved_with_their_lists(tmp_path):
     both = subwords()
-    Subwords(parse_codes(CODES), vocabularies=[Vocabulary.of(["a"])]).save(tmp_path)
+    Subwords(parse_codes(CODES), vocabularies=[Vocabulary.from_pieces(["a"])]).save(tmp_path)
     paths = both.save(tmp_path)
     assert {*tmp_path.iterdir()} == {*paths}
     for copy in (Subwords.load(tmp_path), pickle.loads(pickle.dumps(both))):

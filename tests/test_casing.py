@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from for_each import for_each
 
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.data.dataset import Dataset
 from nmt.data.directions import Directions
 from nmt.data.vocabulary import EOS
@@ -210,10 +210,13 @@ def test_tags_and_sampled_subwords_go_with_marks(subwords: Subwords, tmp_path: P
         subwords.save(directory)
         writer = DatasetWriter(directory, ("en", "de"), (subwords.source_size,) * 2)
         with writer.split("train") as out:
-            out.append(Sentences.of(ids), Sentences.of(subwords.encode_target(TEXT)))
+            out.append(
+                RaggedArray.from_sentences(ids),
+                RaggedArray.from_sentences(subwords.encode_target(TEXT)),
+            )
         writer.finish(shared_vocabulary=True, recipe={})
     split = Dataset.open(tmp_path / "data").split("train")
-    again = Subwords.of(Dataset.open(tmp_path / "data"), 1)
+    again = Subwords.from_dataset(Dataset.open(tmp_path / "data"), 1)
     sampled = SampledSplit(split=split, subwords=again, alpha=0.1, seed=1)
     rows = sampled.padded("source", np.arange(len(TEXT)))
     assert again.decode_source([[*filter(None, row)] for row in rows[:, 1:].tolist()]) == TEXT

@@ -6,7 +6,7 @@ from for_each import for_each
 
 from nmt.errors import NmtError
 from nmt.preprocess.cleaning.pipeline import Cleaning, CleaningStats, nothing_left
-from nmt.preprocess.cleaning.steps import Filtering, Rewriting, Step, steps
+from nmt.preprocess.cleaning.steps import CleaningStep, Filtering, Rewriting, steps
 from nmt.preprocess.config import PreprocessConfig
 from nmt.recipe.config import build, dump
 
@@ -121,7 +121,9 @@ def test_a_side_is_in_the_script_of_its_language(language, own, foreign):
 
 
 def test_scripts_that_are_given_stay():
-    script = build(Step, {"name": "script", "target": "GREEK"}, "step").for_languages("ja", "ru")
+    script = build(CleaningStep, {"name": "script", "target": "GREEK"}, "step").for_languages(
+        "ja", "ru"
+    )
     assert script.target == ("GREEK",)
     assert "HIRAGANA" in script.source
 
@@ -160,7 +162,7 @@ def test_tallies_add_up():
 
 @for_each("name", list(steps))
 def test_every_step_is_built_from_what_it_dumps(name):
-    assert build(Step, dump(steps[name]), "step") == steps[name]
+    assert build(CleaningStep, dump(steps[name]), "step") == steps[name]
 
 
 @for_each("name", list(steps))

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt.data import columns
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.data.dataset import Dataset
 from nmt.data.vocabulary import EOS
 from nmt.data.writer import DatasetWriter, staging
@@ -39,7 +39,9 @@ def write(path: Path, sources: list[list[int]], targets: list[list[int]]) -> Pat
         writer = DatasetWriter(directory, ("en", "de"), (10, 20))
         for name in ("train", "valid"):
             with writer.split(name) as split:
-                split.append(Sentences.of(sources), Sentences.of(targets))
+                split.append(
+                    RaggedArray.from_sentences(sources), RaggedArray.from_sentences(targets)
+                )
                 if name == "valid":
                     split.append_text(["a", "b", "c"], ["x", "y", "z"])
         writer.finish(shared_vocabulary=False, recipe={})

@@ -102,7 +102,7 @@ def run(here: Path, many: Dataset, nmt: Command) -> Path:
 
 
 def pieces(dataset: Dataset, side: str, index: int, split: str = "train") -> list[str]:
-    subwords, pairs = Subwords.of(dataset), dataset.split(split)
+    subwords, pairs = Subwords.from_dataset(dataset), dataset.split(split)
     ids = (pairs.source if side == "source" else pairs.target)(index).tolist()
     return (subwords.source_pieces if side == "source" else subwords.target_pieces)(ids)
 
@@ -123,7 +123,7 @@ def test_sources_begin_with_the_tag_of_the_target_language(many: Dataset) -> Non
 
 
 def test_no_text_spells_a_tag(many: Dataset) -> None:
-    subwords = Subwords.of(many)
+    subwords = Subwords.from_dataset(many)
     [tag], none = tags_of(subwords, ("en", "de"))
     assert none == []
     [ids] = subwords.encode_source([">>de<< one"])
@@ -190,7 +190,9 @@ def test_tags_of_the_target_side_and_two_vocabularies(
     made = preprocess("targets", entries(here / "train", DIRECTIONS), **keys)
     assert pieces(made, "target", 100)[0] == ">>en<<"
     assert pieces(made, "source", 100)[0].startswith("▁")
-    assert not any(">>" in piece for piece in Subwords.of(made).source_pieces([*range(40)]))
+    assert not any(
+        ">>" in piece for piece in Subwords.from_dataset(made).source_pieces([*range(40)])
+    )
     untied = ("--set", "model.tied_embeddings=decoder", "--save-dir", tmp_path / "run")
     risk = ("--set", "train.loss=minimum_risk", "--init-from", tmp_path / "run")
     refused = nmt("train", "--config", here / "targets.yaml", *untied, *risk)
@@ -204,7 +206,7 @@ def test_tags_of_the_target_side_and_two_vocabularies(
     assert ">>" not in fields["text"]
     assert len(fields["token_log_probabilities"]) == len(fields["tokens"])
     [scored] = translator.score(["one two"], [one.text])
-    assert len(scored) == len(Subwords.of(made).encode_target([one.text])[0]) + 2
+    assert len(scored) == len(Subwords.from_dataset(made).encode_target([one.text])[0]) + 2
     assert len(translator.align(["one two"], ["un deux"])[0]) == 2
     for kind in ("ctranslate2", "huggingface", "marian", "onnx"):
         place = tmp_path / kind
@@ -227,7 +229,7 @@ def test_back_translated_text_begins_with_its_tag(
     single = [str(here / "train"), *entries(here / "train", DIRECTIONS[:1], tag="bt")]
     made = preprocess("single", single, source_lang="en", target_lang="de")
     assert pieces(made, "source", 90)[0] == "<bt>"
-    assert Subwords.of(made).directions is None
+    assert Subwords.from_dataset(made).directions is None
     assert pieces(made, "source", 0, "valid")[0] != "<bt>"
 
 
@@ -397,7 +399,7 @@ def test_a_new_direction_is_added_to_a_trained_model(
 ) -> None:
     train = entries(here / "train", [("de", "fr")])
     made = preprocess("more", train, subword_model=str(run))
-    directions = Subwords.of(made).directions
+    directions = Subwords.from_dataset(made).directions
     assert directions is not None
     assert directions.trained == (*DIRECTIONS, ("de", "fr"))
     assert pieces(made, "source", 0)[0] == ">>fr<<"
@@ -409,7 +411,12 @@ def test_a_new_direction_is_added_to_a_trained_model(
     made = preprocess("longer", new, extend_vocabulary=str(run))
     assert made.manifest.source_vocabulary == Run.open(run).subwords.source_size + 1
     assert pieces(made, "source", 0)[0] == ">>it<<"
-    assert "it" not in Subwords.of(made).decode_source([made.split("train").source(0).tolist()])[0]
+    assert (
+        "it"
+        not in Subwords.from_dataset(made).decode_source([made.split("train").source(0).tolist()])[
+            0
+        ]
+    )
     flags = ("--config", here / "longer.yaml", "--save-dir", here / "longer-run")
     done = nmt("train", *flags, "--init-from", run, "--max-updates", 1)
     assert done.status == 0, done.err

@@ -115,7 +115,7 @@ def some_batch() -> Batch:
     torch.manual_seed(2)
     lengths = np.array([[5, 2, 9, 3], [7, 2, 4, 4]])
     source, target = (torch.randint(EOS + 1, VOCABULARY, (int(side.sum()),)) for side in lengths)
-    return Batch(source, target, target, Packing.of(*lengths))
+    return Batch(source, target, target, Packing.from_lengths(*lengths))
 
 
 def test_a_student_that_is_its_teacher_costs_nothing_and_learns_nothing() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.data.dataset import Dataset, Split
 from nmt.data.writer import DatasetWriter, staging
 from nmt.errors import NmtError
@@ -28,7 +28,7 @@ def split(tmp_path: Path) -> Split:
     with staging(tmp_path / "data") as directory:
         writer = DatasetWriter(directory, languages=("en", "de"), vocabularies=(20, 20))
         with writer.split("train") as out:
-            out.append(Sentences.of(lines), Sentences.of(lines))
+            out.append(RaggedArray.from_sentences(lines), RaggedArray.from_sentences(lines))
         writer.finish(shared_vocabulary=True, recipe={})
     return Dataset.open(tmp_path / "data").split("train")
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from conftest import ENGLISH, GERMAN, RECIPE
 
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.data.context import DocumentContext
 from nmt.data.dataset import Dataset
 from nmt.data.sampler import in_length_order
@@ -116,7 +116,7 @@ def run(here: Path, dataset: Callable[[str], Dataset], nmt: Command) -> Callable
 
 def pairs(data: Dataset, split: str = "train") -> list[tuple[str, str]]:
     """The pairs of a split, joined sentences as lines."""
-    subwords, stored = Subwords.of(data), data.split(split)
+    subwords, stored = Subwords.from_dataset(data), data.split(split)
     sides = [
         decode([side(at).tolist()[:-1] for at in range(len(stored))])
         for side, decode in (
@@ -144,12 +144,12 @@ def test_whole_documents_come_in_parts_that_fit_and_in_halves_of_these() -> None
 
 
 def test_joined_sentences_have_separators_where_they_would_end() -> None:
-    sentences = Sentences.of([[4], [5, 6], [7]])
+    sentences = RaggedArray.from_sentences([[4], [5, 6], [7]])
     tokens, lengths = joined(sentences, np.array([0, 2]), np.array([2, 3]), 9)
     assert tokens.tolist() == [4, 9, 5, 6, EOS, 7, EOS]
     assert lengths.tolist() == [5, 2]
     nothing = np.array([], np.int64)
-    assert len(joined(Sentences.of([]), nothing, nothing, 9).lengths) == 0
+    assert len(joined(RaggedArray.from_sentences([]), nothing, nothing, 9).lengths) == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -157,7 +157,7 @@ def test_a_dataset_holds_the_joined_sentences_of_each_document(
     kind: str, here: Path, dataset: Callable[[str], Dataset]
 ) -> None:
     data = dataset(kind)
-    subwords, context = Subwords.of(data), DocumentContext(**KINDS[kind])
+    subwords, context = Subwords.from_dataset(data), DocumentContext(**KINDS[kind])
     assert subwords.context == context
     wanted = []
     for sentences in documents(30, 0):
@@ -201,7 +201,7 @@ def test_no_text_spells_the_separator_and_sampled_subwords_keep_it(
     dataset: Callable[[str], Dataset],
 ) -> None:
     data = dataset("both")
-    subwords, split = Subwords.of(data), data.split("train")
+    subwords, split = Subwords.from_dataset(data), data.split("train")
     separator = subwords.source.tags[SEPARATOR]
     assert separator not in subwords.encode_source([f"one {SEPARATOR} two"])[0]
     sampled = SampledSplit(split=split, subwords=subwords, alpha=0.3, seed=1)
@@ -625,14 +625,17 @@ def test_ctranslate2_translates_documents_like_nmt(
 
 
 def test_a_joiner_needs_no_document() -> None:
-    nothing = Sentences.of([])
+    nothing = RaggedArray.from_sentences([])
     joiner = Joiner(DocumentContext(), (9, 9))
     source, _ = joiner.examples(nothing, nothing, np.array([], np.int64))
     assert len(source.lengths) == 0
 
 
 def test_a_joiner_measures_the_longer_side_and_separates_each_by_its_own_id() -> None:
-    source, target = Sentences.of([[4], [4], [4]]), Sentences.of([[5, 5], [5], [5, 5, 5]])
+    source, target = (
+        RaggedArray.from_sentences([[4], [4], [4]]),
+        RaggedArray.from_sentences([[5, 5], [5], [5, 5, 5]]),
+    )
     joiner = Joiner(DocumentContext(max_tokens=5), (8, 9))
     sides = joiner.examples(source, target, np.array([1, 1, 1]))
     assert sides[0].tokens.tolist() == [4, EOS, 4, 8, 4, EOS, 4, EOS]

@@ -58,7 +58,7 @@ def test_an_imported_model_keeps_its_vocabulary_when_it_is_trained(tmp_path: Pat
     MARIAN.write(loaded, "fp32", tmp_path / "exported")
     vocabulary = (tmp_path / "transformer" / "vocab.spm").read_bytes()
     assert (tmp_path / "exported" / "source.spm").read_bytes() == vocabulary
-    assert TokenLayout.of(loaded).special["eos"] == 0
+    assert TokenLayout.from_model(loaded).special["eos"] == 0
 
 
 @pytest.mark.parametrize(

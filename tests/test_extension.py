@@ -40,9 +40,13 @@ SUBWORDS = {
     "shared BPE": Subwords(BPE),
     "shared unigram": Subwords(UNIGRAM),
     "separate": Subwords(BPE, UNIGRAM),
-    "one list": Subwords(*MODELS, vocabularies=[Vocabulary.of(UNION)]),
-    "two lists": Subwords(*MODELS, vocabularies=[Vocabulary.of(pieces_of(it)) for it in MODELS]),
-    "one model and a list": Subwords(MODELS[0], vocabularies=[Vocabulary.of(pieces_of(MODELS[0]))]),
+    "one list": Subwords(*MODELS, vocabularies=[Vocabulary.from_pieces(UNION)]),
+    "two lists": Subwords(
+        *MODELS, vocabularies=[Vocabulary.from_pieces(pieces_of(it)) for it in MODELS]
+    ),
+    "one model and a list": Subwords(
+        MODELS[0], vocabularies=[Vocabulary.from_pieces(pieces_of(MODELS[0]))]
+    ),
 }
 
 

@@ -226,8 +226,10 @@ def test_a_file_is_read_where_it_is_as_expected(tmp_path: Path) -> None:
     path.write_bytes(b"abc")
     link.symlink_to(path)
     for place in (path, link):
-        assert documents.read_checked(place, documents.FileFacts.of(path), "mend it") == b"abc"
-        documents.check(place, documents.FileFacts.of(path), "mend it")
+        assert (
+            documents.read_checked(place, documents.FileFacts.from_file(path), "mend it") == b"abc"
+        )
+        documents.check(place, documents.FileFacts.from_file(path), "mend it")
 
 
 def _pipe(path: Path) -> None:
@@ -259,7 +261,7 @@ def test_a_file_that_is_not_as_expected_is_named(
 ) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"abc")
-    facts = documents.FileFacts.of(path)
+    facts = documents.FileFacts.from_file(path)
     damage(path)
     with pytest.raises(NmtError, match=f"file: {message}"):
         read(path, facts, "mend it")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.data.dataset import Dataset
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.data.writer import DatasetWriter, staging
@@ -21,11 +21,13 @@ def write(path: Path, pairs=PAIRS, vocabularies=(10, 20), text=None):
         writer = DatasetWriter(directory, ("en", "de"), vocabularies)
         with writer.split("train") as split:
             for source, target in pairs:  # one by one, as chunks would come
-                split.append(Sentences.of([source]), Sentences.of([target]))
+                split.append(
+                    RaggedArray.from_sentences([source]), RaggedArray.from_sentences([target])
+                )
             split.dropped["empty"] = 2
         if text:
             with writer.split("valid") as split:
-                none = Sentences.of([[] for _ in text])
+                none = RaggedArray.from_sentences([[] for _ in text])
                 split.append(none, none)
                 split.append_text(text, text)
         writer.finish(shared_vocabulary=False, recipe={"vocab_size": 20})
@@ -85,8 +87,10 @@ def test_writing_and_reading_give_the_same_ids(tmp_path_factory, pairs, data):
 def test_sentences_that_are_kept_are_those_chosen(sentences, data):
     length = len(sentences)
     chosen = data.draw(st.lists(st.booleans(), min_size=length, max_size=length))
-    kept = Sentences.of(sentences).keep(np.array(chosen))
-    expected = Sentences.of([it for it, keep in zip(sentences, chosen, strict=True) if keep])
+    kept = RaggedArray.from_sentences(sentences).keep(np.array(chosen))
+    expected = RaggedArray.from_sentences(
+        [it for it, keep in zip(sentences, chosen, strict=True) if keep]
+    )
     assert kept.tokens.tolist() == expected.tokens.tolist()
     assert kept.lengths.tolist() == expected.lengths.tolist()
 
@@ -123,7 +127,7 @@ def test_sides_of_different_length_are_refused(tmp_path):
         pytest.raises(ValueError, match="2 source, 1 target"),
         writer.split("train") as split,
     ):
-        split.append(Sentences.of([[5], [6]]), Sentences.of([[5]]))
+        split.append(RaggedArray.from_sentences([[5], [6]]), RaggedArray.from_sentences([[5]]))
 
 
 def test_a_split_that_is_not_there_is_answered_with_those_that_are(tmp_path):

@@ -72,7 +72,7 @@ def some_packs(
         torch.randint(EOS + 1, VOCABULARY, (int(side.sum()),), generator=generator).to(device)
         for side in sizes
     )
-    return source, target, Packing.of(*sizes).to(device)
+    return source, target, Packing.from_lengths(*sizes).to(device)
 
 
 def gradients(model: Model, output: Tensor) -> dict[str, Tensor]:

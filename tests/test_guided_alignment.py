@@ -17,7 +17,7 @@ from torch import Tensor
 from trained_runs import assert_same_checkpoint, records
 
 from nmt.data.batches import Batch, TokenLinks, make_batch
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.data.dataset import Dataset
 from nmt.data.packing import Packing
 from nmt.data.vocabulary import EOS, PAD
@@ -38,7 +38,7 @@ LENGTHS = np.array([[5, 2, 9, 3], [7, 2, 4, 4]])
 def some_batch() -> Batch:
     """Pairs of random tokens, with random links."""
     torch.manual_seed(2)
-    packing = Packing.of(*LENGTHS)
+    packing = Packing.from_lengths(*LENGTHS)
     source, target = (torch.randint(EOS + 1, VOCABULARY, (int(side.sum()),)) for side in LENGTHS)
     starts = np.cumsum(LENGTHS, 1) - LENGTHS
     links = [
@@ -151,7 +151,7 @@ def test_of_several_passes_the_first_is_guided(loss: str) -> None:
 def test_without_links_nothing_is_added() -> None:
     model, batch = build(), replace(some_batch(), links=None)
     nothing = Batch(
-        torch.tensor([EOS]), *torch.empty(2, 0).long(), Packing.of(*np.array([[1], [0]]))
+        torch.tensor([EOS]), *torch.empty(2, 0).long(), Packing.from_lengths(*np.array([[1], [0]]))
     )
     for each in (batch, nothing):
         sums, plain = guided(model)(each), TokenCriterion(model, losses["cross_entropy"])(each)
@@ -169,7 +169,7 @@ def test_a_model_without_attention_is_refused() -> None:
 def segmented(request: pytest.FixtureRequest, linked_dataset: Path) -> Any:
     """A dataset's subwords and its split, as stored or sampled anew."""
     dataset = Dataset.open(linked_dataset)
-    split, subwords = dataset.split("train"), Subwords.of(dataset)
+    split, subwords = dataset.split("train"), Subwords.from_dataset(dataset)
     if request.param == "stored":
         return subwords, split, split
     return subwords, split, SampledSplit(split=split, subwords=subwords, alpha=0.5, seed=1)
@@ -207,7 +207,7 @@ def test_tokens_are_linked_where_their_words_are(segmented: Any) -> None:
 @pytest.mark.parametrize("shared", [True, False])
 def test_each_token_of_a_word_that_is_copied_is_linked_to_its_copy(shared: bool) -> None:
     begins = np.array([False] * 4 + [True, False] * 4)  # ids 4, 6, 8 and 10 begin words
-    split = SimpleNamespace(has_links=True, links=lambda _: Sentences.laid([[0, 1, 1, 0]]))
+    split = SimpleNamespace(has_links=True, links=lambda _: RaggedArray.from_lists([[0, 1, 1, 0]]))
     subwords = SimpleNamespace(shared=shared, begins_word=(begins, begins))
     source = np.array([[4, 5, 6, 7, 7, EOS]])  # two words, in the other order than
     target = np.array([[6, 7, 9, 4, 5, EOS, PAD]])
@@ -220,7 +220,9 @@ def test_each_token_of_a_word_that_is_copied_is_linked_to_its_copy(shared: bool)
 
 def test_a_link_to_a_word_beyond_the_sentence_is_left_out() -> None:
     begins = np.array([False] * 4 + [True] * 4)
-    split = SimpleNamespace(has_links=True, links=lambda _: Sentences.laid([[0, 0, 1, 1, 2, 5]]))
+    split = SimpleNamespace(
+        has_links=True, links=lambda _: RaggedArray.from_lists([[0, 0, 1, 1, 2, 5]])
+    )
     subwords = SimpleNamespace(shared=False, begins_word=(begins, begins))
     source, target = np.array([[4, 5, 6, EOS]]), np.array([[4, 5, EOS]])
     links = WordLinks(split, subwords)(np.array([0]), source, target)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from for_each import for_each
 from nmt.errors import NmtError
 from nmt.preprocess import steps
 from nmt.preprocess.cleaning import steps as language
-from nmt.preprocess.cleaning.steps import Step
+from nmt.preprocess.cleaning.steps import CleaningStep
 from nmt.recipe.config import build
 
 GERMAN = "Ein Mann geht mit seinem Hund über die Straße."
@@ -31,7 +31,7 @@ def test_a_pair_is_dropped_if_a_side_is_in_another_language(source, target, kept
 
 
 def test_a_side_may_be_in_several_languages():
-    step = build(Step, {"name": "language", "target": ["de", "en"]}, "step")
+    step = build(CleaningStep, {"name": "language", "target": ["de", "en"]}, "step")
     step = step.for_languages("en", "xx")
     assert step.target == ("de", "en")
     assert step.keep([ENGLISH] * 2, [GERMAN, ENGLISH], frozenset()) == [True, True]
@@ -40,7 +40,7 @@ def test_a_side_may_be_in_several_languages():
 def test_a_higher_probability_keeps_more():
     line = "Guten Morgen, Frau Müller"
     strict, lenient = (
-        build(Step, {"name": "language", "min_probability": share}, "step").for_languages(
+        build(CleaningStep, {"name": "language", "min_probability": share}, "step").for_languages(
             "en", "de"
         )
         for share in (0.5, 0.9)
@@ -57,7 +57,7 @@ def test_a_language_that_is_not_known_is_answered(pair, side):
 
 def test_probabilities_are_from_0_to_1():
     with pytest.raises(NmtError, match="min_probability must be more than 0 and at most 1, not 2"):
-        build(Step, {"name": "language", "min_probability": 2}, "step")
+        build(CleaningStep, {"name": "language", "min_probability": 2}, "step")
 
 
 def test_the_missing_package_is_named(monkeypatch):

@@ -26,7 +26,7 @@ A, B, X, Y = 4, 5, 4, 5
 
 def pairs(*given: tuple[list[int], list[int]]) -> Pairs:
     sources, targets = ([np.array([*it, EOS]) for it in side] for side in zip(*given, strict=True))
-    return Pairs.of(sources, targets)
+    return Pairs.from_sentences(sources, targets)
 
 
 def probabilities(found: Lexicon) -> dict[tuple[int, int], float]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import Command
 
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.data.dataset import Dataset
 from nmt.data.writer import DatasetWriter, staging
 from nmt.errors import NmtError
@@ -71,7 +71,7 @@ def config(**settings: Any) -> PreprocessConfig:
 def stored(path: str = "data-bin") -> list[tuple[str, str, list[Link]]]:
     """The text of all training pairs, and their links."""
     dataset = Dataset.open(Path(path))
-    split, subwords = dataset.split("train"), Subwords.of(dataset)
+    split, subwords = dataset.split("train"), Subwords.from_dataset(dataset)
     split.check()
     numbers = split.links(np.arange(len(split)))
     rows = np.split(numbers.tokens.reshape(-1, 2), np.cumsum(numbers.lengths // 2)[:-1])
@@ -208,8 +208,10 @@ def aligned(tmp_path: Path) -> Path:
     with staging(tmp_path / "data") as directory:
         writer = DatasetWriter(directory, ("en", "de"), (10, 20))
         with writer.split("train", has_links=True) as split:
-            split.append(Sentences.of([[5, 6], [7]]), Sentences.of([[8], [9, 4]]))
-            split.append_links(Sentences.laid([[0, 0, 1, 0], []]))
+            split.append(
+                RaggedArray.from_sentences([[5, 6], [7]]), RaggedArray.from_sentences([[8], [9, 4]])
+            )
+            split.append_links(RaggedArray.from_lists([[0, 0, 1, 0], []]))
         writer.finish(shared_vocabulary=False, recipe={})
     return tmp_path / "data"
 

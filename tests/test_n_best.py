@@ -11,7 +11,7 @@ import fake_comet
 import pytest
 from for_each import for_each
 
-from nmt.cli.score.rescore import Candidate, parse_weights, rescored
+from nmt.cli.score.rescore import NBestEntry, parse_weights, rescored
 from nmt.errors import NmtError
 from nmt.io.lines import Lines
 
@@ -54,14 +54,14 @@ def test_a_feature_is_added_and_all_else_stays() -> None:
 
 def test_a_text_may_hold_bars() -> None:
     line = "0 ||| a ||| b ||| Length= 3 ||| -0.750000"
-    assert Candidate.parse(line, "list:1").text == "a ||| b"
-    assert str(Candidate.parse(line, "list:1")) == line
+    assert NBestEntry.parse(line, "list:1").text == "a ||| b"
+    assert str(NBestEntry.parse(line, "list:1")) == line
 
 
 def test_a_small_score_and_white_space_of_other_kinds_stay() -> None:
     line = "0 ||| \u00a0a\u3000 ||| Length= 3 ||| 1.2e-09"
-    assert Candidate.parse("0\t|||\ta\t|||\tF= 1\t|||\t2", "list:1").text == "a"
-    candidate = Candidate.parse(line, "list:1")
+    assert NBestEntry.parse("0\t|||\ta\t|||\tF= 1\t|||\t2", "list:1").text == "a"
+    candidate = NBestEntry.parse(line, "list:1")
     assert (str(candidate), candidate.text) == (line, "\u00a0a\u3000")
     candidate.weigh({"Length": 0.25}, "list:1")
     assert str(candidate).endswith(" ||| 0.750000")
@@ -76,7 +76,7 @@ def test_weights_make_a_new_score_and_a_new_order() -> None:
 
 def test_a_feature_may_have_several_values() -> None:
     line = "0 ||| a ||| Lexical= -1 -2.25 Distortion= 0 Small= 1.2345e-07 ||| -3.000000"
-    candidate = Candidate.parse(line, "")
+    candidate = NBestEntry.parse(line, "")
     lexical = {"Lexical": [-1.0, -2.25], "Distortion": [0.0]}
     assert candidate.features == {**lexical, "Small": [1.2345e-7]}
     assert str(candidate) == line
@@ -189,7 +189,7 @@ def test_the_command_adds_the_score_that_the_search_found(
     flags = ("rescore", tmp_path / "list", "--model", trained, "--source", corpus / "test.en")
     done = nmt(*flags, "--feature", "Again")
     assert done.status == 0, done.err
-    found = [Candidate.parse(line, "") for line in done.out.splitlines()]
+    found = [NBestEntry.parse(line, "") for line in done.out.splitlines()]
     assert len(found) == (tmp_path / "list").read_text().count("\n")
     agree = [
         it.features["Again"][0] == pytest.approx(it.features["LogProbability"][0], abs=1e-4)
@@ -216,7 +216,7 @@ def test_a_reverse_model_scores_the_source_of_each_translation(
     done = nmt(*flags, "--reverse")
     assert done.status == 0, done.err
     scored = nmt("score", "--model", trained, "--source", texts["de"], texts["en"]).out
-    found = [Candidate.parse(line, "").features["Reverse"] for line in done.out.splitlines()]
+    found = [NBestEntry.parse(line, "").features["Reverse"] for line in done.out.splitlines()]
     assert [f"{value:.6f}" for [value] in found] == scored.splitlines()
 
 

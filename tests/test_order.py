@@ -50,7 +50,7 @@ def here(
 
 @pytest.mark.parametrize(
     "general",
-    [Subwords(*MODELS[:1]), Subwords(*MODELS, vocabularies=[Vocabulary.of(UNION)])],
+    [Subwords(*MODELS[:1]), Subwords(*MODELS, vocabularies=[Vocabulary.from_pieces(UNION)])],
     ids=["own", "listed"],
 )
 def test_a_reversed_segmenter_turns_tokens_and_offsets_but_no_text(general: Subwords) -> None:
@@ -74,13 +74,17 @@ def test_the_dataset_has_the_same_tokens_in_the_other_order(here: Path, dataset:
     assert there.split("valid").reference_text() == other.split("valid").reference_text()
     assert there.manifest.recipe["target_order"] == "right_to_left"
     assert "target_order" not in other.manifest.recipe
-    assert Subwords.of(there).in_order("left_to_right").is_same_as(Subwords.of(other))
-    assert not Subwords.of(there).is_same_as(Subwords.of(other))
+    assert (
+        Subwords.from_dataset(there)
+        .in_order("left_to_right")
+        .is_same_as(Subwords.from_dataset(other))
+    )
+    assert not Subwords.from_dataset(there).is_same_as(Subwords.from_dataset(other))
 
 
 def test_sampled_subwords_spell_the_text_from_its_end(here: Path) -> None:
     data = Dataset.open(here / "data-bin")
-    subwords, split = Subwords.of(data), data.split("train")
+    subwords, split = Subwords.from_dataset(data), data.split("train")
     sampled = SampledSplit(split=split, subwords=subwords, alpha=0.5, seed=1)
     indices = np.arange(20)
     rows = [row[row > EOS].tolist() for row in sampled.padded("target", indices)]

@@ -34,7 +34,7 @@ from nmt.io.lines import zstd
 from nmt.preprocess import binarize, corpus, encoding, selection
 from nmt.preprocess.binarize import preprocess
 from nmt.preprocess.config import PreprocessConfig
-from nmt.preprocess.corpus import Bitext, Block
+from nmt.preprocess.corpus import Bitext, TextBlock
 from nmt.recipe.config import build
 from nmt.subwords.learning import SubwordTraining, train_subwords
 from nmt.subwords.subwords import Subwords
@@ -715,7 +715,7 @@ def test_a_shard_without_pairs_is_answered_with_the_remedy(here):
 def test_the_documents_of_all_corpora_are_spread_over_the_shards(blocks_of_a_corpus, shards):
     files = Bitext(Path("a.en"), Path("a.de"))
     counts = Counter(
-        Block(files, 1 + at * 9_990, 9, b"", b"", 0, corpus=number).shard(shards)
+        TextBlock(files, 1 + at * 9_990, 9, b"", b"", 0, corpus=number).shard(shards)
         for number in range(48)
         for at in range(blocks_of_a_corpus)
     )

@@ -34,7 +34,7 @@ def test_fields_of_a_class_that_is_no_dataclass_are_not_lost(dishes: Registry[Di
     class Cheap(Dish):
         starters: ClassVar[int] = 0
 
-    with pytest.raises(TypeError, match="Menu is not a dataclass, so courses would be no key"):
+    with pytest.raises(TypeError, match="Menu is not a dataclass, so courses would not be"):
         dishes.register("menu")(Menu)
     dishes.register("cheap")(Cheap)
 

@@ -34,7 +34,7 @@ def build(name: str = "transformer_tiny") -> Model:
 
 
 def decoded(model: Model, seed: int = 2) -> Tensor:
-    packing = Packing.of(*LENGTHS)
+    packing = Packing.from_lengths(*LENGTHS)
     torch.manual_seed(seed)
     source, target = (torch.randint(EOS + 1, VOCABULARY, (int(side.sum()),)) for side in LENGTHS)
     return model.decode_packs(source, target, packing)
@@ -89,7 +89,7 @@ def test_the_second_pass_of_simcut_alone_is_cut_off() -> None:
             seen.append(outputs)
             return outputs.sum(), outputs.sum()
 
-    packing = Packing.of(*LENGTHS)
+    packing = Packing.from_lengths(*LENGTHS)
     source, target = (torch.randint(4, VOCABULARY, (int(side.sum()),)) for side in LENGTHS)
     batch = Batch(source, target, target, packing)
     for cutoff, differs in ((0.0, False), (0.5, True)):

@@ -19,7 +19,7 @@ from for_each import for_each
 from typer.testing import CliRunner, Result
 
 from nmt.cli.score import command as score
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.data.writer import DatasetWriter, staging
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import metrics
@@ -115,7 +115,7 @@ def data_bin(files: Path) -> Path:
 
 def write_dataset(path: Path, held_out: str) -> Path:
     """Writes a dataset with the split train and a held-out one."""
-    pairs = Sentences.of([[4, 5], [6]])
+    pairs = RaggedArray.from_sentences([[4, 5], [6]])
     with staging(path) as directory:
         writer = DatasetWriter(directory, ("en", "de"), (8, 8))
         for name in ("train", held_out):

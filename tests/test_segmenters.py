@@ -13,15 +13,17 @@ from nmt.subwords.subwords import Subwords
 
 
 def listed(pieces=UNION):
-    return Subwords(*MODELS, vocabularies=[Vocabulary.of(pieces)])
+    return Subwords(*MODELS, vocabularies=[Vocabulary.from_pieces(pieces)])
 
 
 def separate():
-    return Subwords(*MODELS, vocabularies=[Vocabulary.of(pieces_of(model)) for model in MODELS])
+    return Subwords(
+        *MODELS, vocabularies=[Vocabulary.from_pieces(pieces_of(model)) for model in MODELS]
+    )
 
 
 def single():
-    return Subwords(MODELS[0], vocabularies=[Vocabulary.of(pieces_of(MODELS[0]))])
+    return Subwords(MODELS[0], vocabularies=[Vocabulary.from_pieces(pieces_of(MODELS[0]))])
 
 
 def test_the_ids_are_those_of_the_list_and_the_pieces_those_of_the_models():
@@ -111,14 +113,14 @@ def test_lists_are_saved_with_their_models(tmp_path, make):
 def test_a_list_that_names_no_ids_is_refused(tmp_path, pieces, message):
     listed().save(tmp_path)
     path = tmp_path / "vocabulary.json"
-    good = VOCABULARIES.document(Vocabulary.of([]))
+    good = VOCABULARIES.document(Vocabulary.from_pieces([]))
     path.write_text(json.dumps({**good, "pieces": pieces}))
     with pytest.raises(NmtError, match=message):
         Subwords.load(tmp_path)
 
 
 def test_an_ordinary_piece_may_have_the_name_of_a_special_one():
-    vocabulary = Vocabulary.of(["<s>", "a"])
+    vocabulary = Vocabulary.from_pieces(["<s>", "a"])
     assert vocabulary.ids == {"<s>": 4, "a": 5}
 
 

@@ -96,8 +96,8 @@ def test_every_pair_keeps_its_weight(
         done = preprocess(nmt, recipe, corpus, weighed, train, "sampled", *more)
         assert done.status == 0, done.err
     dataset = Dataset.open(weighed / "sampled")
-    subwords, split = Subwords.of(dataset), dataset.split("train")
-    before = Subwords.of(Dataset.open(weighed / "data"))
+    subwords, split = Subwords.from_dataset(dataset), dataset.split("train")
+    before = Subwords.from_dataset(Dataset.open(weighed / "data"))
     whole = Dataset.open(weighed / "data").split("train")
     known: dict[str, set[float]] = {}
     for index, weight in enumerate(expected):
@@ -196,7 +196,7 @@ def test_a_damaged_weight_is_refused(weighed: Path) -> None:
     path.write_bytes(np.full(200, -1, "<f4").tobytes())
     try:
         manifest = Manifest.read(weighed / "data")
-        facts = {**manifest.files, "train.weights": FileFacts.of(path)}
+        facts = {**manifest.files, "train.weights": FileFacts.from_file(path)}
         changed = replace(manifest, files=facts, fingerprint=fingerprint_of(facts))
         split = Dataset(weighed / "data", changed, {weighed / "data": changed}).split("train")
         with pytest.raises(NmtError, match="a weight is negative or not finite"):

@@ -281,7 +281,7 @@ def test_a_stream_that_stands_still_is_given_up() -> None:
 
 
 def test_a_line_of_a_stream_that_takes_too_long_is_refused() -> None:
-    async def translate(batch: Batch) -> Any:
+    async def translate(batch: LineBatch) -> Any:
         await asyncio.sleep(600)
 
     async def receive() -> Any:  # a line in the time that a translation has
@@ -561,7 +561,7 @@ def test_sighup_before_the_server_is_ready_loads_the_models_again(trained: Path)
 
 def test_lines_that_wait_are_refused_when_the_models_change_to_other_languages() -> None:
     with pytest.raises(NmtError, match="en-de is not served any more"):
-        BatchTranslator({})(Batch(PLAIN, [Request("one")]))
+        BatchTranslator({})(LineBatch(PLAIN, [Request("one")]))
 
 
 def _num_waiting(address: str) -> float:
@@ -646,10 +646,10 @@ class Processes:
     """Processes that end when a test says so, and note their batches."""
 
     def __init__(self) -> None:
-        self.batches: list[Batch] = []
+        self.batches: list[LineBatch] = []
         self.futures: list[asyncio.Future[Any]] = []
 
-    async def __call__(self, batch: Batch) -> Any:
+    async def __call__(self, batch: LineBatch) -> Any:
         self.batches.append(batch)
         self.futures.append(asyncio.get_running_loop().create_future())
         return await self.futures[-1]
@@ -977,7 +977,7 @@ def test_a_line_that_killed_its_process_is_not_tried_again_for_a_client_who_left
 
 
 def test_a_request_that_kills_its_process_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
-    async def translate(batch: Batch) -> Any:
+    async def translate(batch: LineBatch) -> Any:
         raise WorkerKilledError("a process was killed while it translated")
 
     async def ask() -> RefusedError:

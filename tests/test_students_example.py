@@ -133,7 +133,7 @@ def test_teachers_learn_filtered_pairs_and_tagged_back_translations(
     assert sorted(lines(work / "back.de")) == sorted(lines(corpus / "valid.de"))
     assert len(lines(work / "back.en")) == 20
     dataset = Dataset.open(work / "teacher-bin")
-    split, subwords = dataset.split("train"), Subwords.of(dataset)
+    split, subwords = dataset.split("train"), Subwords.from_dataset(dataset)
     first = subwords.source_pieces([int(split.source(at)[0]) for at in range(len(split))])
     assert [piece == "<bt>" for piece in first] == [False] * 100 + [True] * 20
 

@@ -12,7 +12,7 @@ import torch
 from trained_runs import assert_resumes_as_if_it_never_stopped
 
 from nmt.data.batches import make_batch
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.data.dataset import Dataset
 from nmt.data.loader import BatchLoader
 from nmt.data.sampler import RandomSampler
@@ -44,7 +44,7 @@ def sampled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         for name in ("train", "valid"):
             with writer.split(name) as out:
                 ids = subwords.encode_source([*TEXT, " ".join(TEXT[:3]), "Ann sees % .", ""])
-                out.append(Sentences.of(ids), Sentences.of(ids[::-1]))
+                out.append(RaggedArray.from_sentences(ids), RaggedArray.from_sentences(ids[::-1]))
         writer.finish(shared_vocabulary=True, recipe={})
     split = Dataset.open(path).split("train")
     return SampledSplit(split=split, subwords=subwords, alpha=0.3, seed=1)

@@ -14,7 +14,7 @@ import torch
 from foreign_models import ENGLISH, MODELS, UNION, marian_model
 from test_serve import call, server
 
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.data.context import DocumentContext
 from nmt.data.dataset import Dataset
 from nmt.data.directions import Directions
@@ -69,7 +69,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "general",
-    [subwords_of(DIRECTIONS), Subwords(*MODELS, vocabularies=[Vocabulary.of(UNION)])],
+    [subwords_of(DIRECTIONS), Subwords(*MODELS, vocabularies=[Vocabulary.from_pieces(UNION)])],
     ids=["own", "listed"],
 )
 def test_a_tagged_segmenter_adds_tags_and_nothing_else(general: Subwords) -> None:
@@ -136,7 +136,7 @@ def test_sampled_subwords_keep_their_tags(tmp_path: Path) -> None:
         general.save(directory)
         writer = DatasetWriter(directory, ("en", "de"), (general.source_size,) * 2)
         with writer.split("train", has_directions=True) as out:
-            ids = Sentences.of(directed.encode_source(lines))
+            ids = RaggedArray.from_sentences(directed.encode_source(lines))
             out.append(ids, ids, 1)
         writer.finish(shared_vocabulary=True, recipe={})
     split = Dataset.open(tmp_path / "data").split("train")

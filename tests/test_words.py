@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentencepiece import SentencePieceTrainer
 
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.preprocess import encoding
 from nmt.preprocess.encoding import WordEncoder, cuts_at_spaces, encoders
 from nmt.subwords.learning import SubwordTraining, train_subwords
@@ -31,7 +31,7 @@ def shared():
 
 
 def assert_same(encode, processor, lines):
-    given, wanted = encode(lines), Sentences.of(processor.encode(lines))
+    given, wanted = encode(lines), RaggedArray.from_sentences(processor.encode(lines))
     assert given.lengths.tolist() == wanted.lengths.tolist()
     assert given.tokens.tolist() == wanted.tokens.tolist()
 

@@ -15,9 +15,9 @@ from nmt.advice.machine import Machine, Trial, make_trial, target_tokens_per_sec
 from nmt.advice.rules import (
     LEAST_TOKENS,
     SIZES,
-    Choice,
     CorpusFacts,
     Plan,
+    RecipeValue,
     as_text,
     candidates,
     choices,
@@ -46,7 +46,7 @@ LITTLE = 5000
 class Advice:
     """A recipe, and the held-out sets that it needs."""
 
-    values: list[Choice]
+    values: list[RecipeValue]
     head: list[str]
     """Lines of comment before the first value."""
     languages: Languages

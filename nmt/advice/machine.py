@@ -167,7 +167,7 @@ def target_tokens_per_second(
         identity="trial",
         data=manifest.fingerprint,
         recipe={},
-        subwords=Subwords.of(trial.dataset),
+        subwords=Subwords.from_dataset(trial.dataset),
     )
     train = build(TrainConfig, train_section, "train")
     trainer = Trainer(run, train, model, trial.dataset.split("train"), world)

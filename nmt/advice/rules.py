@@ -246,7 +246,7 @@ class CorpusFacts:
 
 
 @dataclass(frozen=True)
-class Choice:
+class RecipeValue:
     """One value of a recipe, with its reason."""
 
     key: str
@@ -325,7 +325,7 @@ def _rounded(value: float) -> int:
     return max(1, round(value / unit) * unit)
 
 
-def choices(corpus: CorpusFacts, plan: Plan, device: str) -> Iterator[Choice]:
+def choices(corpus: CorpusFacts, plan: Plan, device: str) -> Iterator[RecipeValue]:
     """Yield the values of the recipe, section by section."""
     yield from _preprocess(corpus)
     yield from _model(corpus, plan)
@@ -333,28 +333,28 @@ def choices(corpus: CorpusFacts, plan: Plan, device: str) -> Iterator[Choice]:
     yield from _search(corpus)
 
 
-def _preprocess(corpus: CorpusFacts) -> Iterator[Choice]:
-    yield Choice("preprocess.source_lang", corpus.source_lang, "")
-    yield Choice("preprocess.target_lang", corpus.target_lang, "")
-    yield Choice("preprocess.train", list(corpus.train), f"{corpus.pairs:,} pairs")
-    yield Choice("preprocess.valid", corpus.valid, f"{corpus.valid_pairs:,} pairs")
+def _preprocess(corpus: CorpusFacts) -> Iterator[RecipeValue]:
+    yield RecipeValue("preprocess.source_lang", corpus.source_lang, "")
+    yield RecipeValue("preprocess.target_lang", corpus.target_lang, "")
+    yield RecipeValue("preprocess.train", list(corpus.train), f"{corpus.pairs:,} pairs")
+    yield RecipeValue("preprocess.valid", corpus.valid, f"{corpus.valid_pairs:,} pairs")
     if corpus.test:
-        yield Choice("preprocess.test", corpus.test, "only for the final score")
+        yield RecipeValue("preprocess.test", corpus.test, "only for the final score")
     by_rule = scale(corpus.distinct).vocab_size
     reason = f"for {corpus.distinct_pairs}: rare subwords are never learned"
     if corpus.vocab_size < by_rule:
         reason = f"the text is too small for {by_rule:,}"
     elif corpus.distinct >= 1_000_000:
         reason = f"for {corpus.distinct_pairs}, as in the paper"
-    yield Choice("preprocess.vocab_size", corpus.vocab_size, reason)
+    yield RecipeValue("preprocess.vocab_size", corpus.vocab_size, reason)
     if not corpus.byte_fallback:
-        yield Choice("preprocess.byte_fallback", False, "its 256 pieces would be most of them")
+        yield RecipeValue("preprocess.byte_fallback", False, "its 256 pieces would be most of them")
     for number, (step, why) in enumerate(CLEANING):
         reason = why.format(repeated=corpus.repeated)
-        yield Choice(f"preprocess.clean.{number}", step, reason)
+        yield RecipeValue(f"preprocess.clean.{number}", step, reason)
 
 
-def _model(corpus: CorpusFacts, plan: Plan) -> Iterator[Choice]:
+def _model(corpus: CorpusFacts, plan: Plan) -> Iterator[RecipeValue]:
     size = plan.size
     largest = candidates(corpus.distinct)[0]
     reason = f"{size.name}, for {corpus.distinct_pairs} ({size.source})"
@@ -363,27 +363,27 @@ def _model(corpus: CorpusFacts, plan: Plan) -> Iterator[Choice]:
             f"{size.name} ({size.source}); the {largest.name} model would see too little text in "
             f"{duration(plan.seconds(plan.updates))}"
         )
-    yield Choice("model.arch", size.arch, reason)
+    yield RecipeValue("model.arch", size.arch, reason)
     for key, value in size.model.items():
-        yield Choice(f"model.{key}", value, POSITIONS if key == "positions" else "")
+        yield RecipeValue(f"model.{key}", value, POSITIONS if key == "positions" else "")
     rate = dropout(corpus.distinct, plan.epochs)
-    yield Choice("model.dropout", rate, f"the text is seen {times(plan.epochs)}")
+    yield RecipeValue("model.dropout", rate, f"the text is seen {times(plan.epochs)}")
 
 
-def _train(corpus: CorpusFacts, plan: Plan, device: str) -> Iterator[Choice]:
+def _train(corpus: CorpusFacts, plan: Plan, device: str) -> Iterator[RecipeValue]:
     unit = "a GPU needs some work at once" if device == "cuda" else "small updates, but many"
-    yield Choice("train.tokens_per_update", plan.tokens_per_update, unit)
+    yield RecipeValue("train.tokens_per_update", plan.tokens_per_update, unit)
     if device == "cuda":
-        yield Choice("train.max_tokens", "auto", "the largest micro-batch that fits")
+        yield RecipeValue("train.max_tokens", "auto", "the largest micro-batch that fits")
     speed = f"at {plan.speed:,.0f} target tokens/s"
     if plan.minutes is None:
         end = f"{duration(plan.seconds(plan.updates))} {speed}; the text {times(plan.epochs)}"
-        yield Choice("train.max_updates", plan.updates, end)
+        yield RecipeValue("train.max_updates", plan.updates, end)
     else:
         held = f"without validation: about {plan.updates:,} updates {speed}"
-        yield Choice("train.max_minutes", _plain(plan.minutes), held)
+        yield RecipeValue("train.max_minutes", _plain(plan.minutes), held)
         twice = "twice as many, so that max_minutes ends training"
-        yield Choice("train.max_updates", 2 * plan.updates, twice)
+        yield RecipeValue("train.max_updates", 2 * plan.updates, twice)
     warm = duration(plan.seconds(plan.warmup_updates))
     schedule = {
         "name": "inverse_sqrt",
@@ -391,40 +391,42 @@ def _train(corpus: CorpusFacts, plan: Plan, device: str) -> Iterator[Choice]:
         "warmup_updates": plan.warmup_updates,
     }
     if plan.size.optimizer != "adam":
-        yield Choice("train.optimizer", plan.size.optimizer, OPTIMIZER)
-    yield Choice("train.schedule", schedule, f"{warm} of warm-up")
+        yield RecipeValue("train.optimizer", plan.size.optimizer, OPTIMIZER)
+    yield RecipeValue("train.schedule", schedule, f"{warm} of warm-up")
     mean = "translations use the mean of the last weights, which is better than any one of them"
-    yield Choice("train.ema_decay", plan.ema_decay, mean)
+    yield RecipeValue("train.ema_decay", plan.ema_decay, mean)
     if sampling := subword_sampling(corpus.distinct, plan.epochs):
         why = "new random subwords in each epoch (Provilkov et al. 2020)"
-        yield Choice("train.subword_sampling", sampling, why)
+        yield RecipeValue("train.subword_sampling", sampling, why)
     yield from _validation(corpus, plan)
 
 
-def _validation(corpus: CorpusFacts, plan: Plan) -> Iterator[Choice]:
+def _validation(corpus: CorpusFacts, plan: Plan) -> Iterator[RecipeValue]:
     count = VALIDATIONS if plan.minutes is not None else LONG_VALIDATIONS
     every = _rounded(max(1, plan.updates // count))
-    yield Choice("train.valid_every", every, f"every {duration(plan.seconds(every))}")
+    yield RecipeValue("train.valid_every", every, f"every {duration(plan.seconds(every))}")
     lost = min(plan.seconds(plan.updates) / SAVES, LONGEST_LOSS)
     save_every = _rounded(min(every, int(lost / plan.seconds(1))))
     resumes = f"every {duration(plan.seconds(save_every))}: a kill costs no more"
-    yield Choice("train.save_every", save_every, resumes)
-    yield Choice("train.log_every", max(1, min(100, every)), "")
+    yield RecipeValue("train.save_every", save_every, resumes)
+    yield RecipeValue("train.log_every", max(1, min(100, every)), "")
     if corpus.valid_pairs < SMALL_VALID:
         few = f"BLEU of {corpus.valid_pairs} pairs is mostly chance"
-        yield Choice("train.best_metric", "loss", few)
+        yield RecipeValue("train.best_metric", "loss", few)
     patience = scale(corpus.distinct).patience
     if plan.minutes is None and patience:
-        yield Choice("train.patience", patience, "stops when validation no longer improves")
+        yield RecipeValue("train.patience", patience, "stops when validation no longer improves")
 
 
-def _search(corpus: CorpusFacts) -> Iterator[Choice]:
+def _search(corpus: CorpusFacts) -> Iterator[RecipeValue]:
     penalty, reason = {"name": "gnmt", "alpha": 0.6}, "as in the paper"
     if corpus.distinct < 100_000:
         penalty = {"name": "power", "alpha": 1.0}
         reason = "a model of few updates stops early (examples/multi30k)"
-    yield Choice("search.strategy", {"name": "beam", "beam": 4, "length_penalty": penalty}, reason)
-    yield Choice("score.metrics", ["bleu", "chrf"], "")
+    yield RecipeValue(
+        "search.strategy", {"name": "beam", "beam": 4, "length_penalty": penalty}, reason
+    )
+    yield RecipeValue("score.metrics", ["bleu", "chrf"], "")
 
 
 def _plain(value: float) -> float:
@@ -437,7 +439,7 @@ def times(epochs: float) -> str:
     return f"{epochs:.1f} times" if epochs < 10 else f"{epochs:,.0f} times"
 
 
-def as_text(values: list[Choice], head: list[str]) -> str:
+def as_text(values: list[RecipeValue], head: list[str]) -> str:
     """Return the recipe as YAML, with the reasons as comments."""
     lines = [f"# {line}".rstrip() for line in head]
     section = ""

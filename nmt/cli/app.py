@@ -71,7 +71,7 @@ class Command(TyperCommand):
             super().format_options(ctx, formatter)
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """A program whose options and commands are in panels at a terminal."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -246,7 +246,7 @@ class _Commands(Mapping[str, Any]):
         return len(COMMANDS)
 
 
-class _Program(Group):
+class _Program(CommandGroup):
     """The program with its commands."""
 
     def __init__(self, **settings: Any) -> None:

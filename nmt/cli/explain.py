@@ -14,7 +14,7 @@ from nmt.cli.console import OutputFlag, check_output, check_stdin, check_termina
 from nmt.cli.documents import check_kind, write_document
 from nmt.cli.options import (
     SEARCH_FLAGS,
-    Settings,
+    RecipeSettings,
     SourceLang,
     TargetLang,
     default_run,
@@ -126,7 +126,7 @@ def explain(
     source_lang: SourceLang = None,
     target_lang: TargetLang = None,
     *,
-    settings: Settings,
+    settings: RecipeSettings,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
 ) -> None:
     """Show how models translate sentences.
@@ -189,7 +189,7 @@ def _chosen(picture: str | None, heads: str | None) -> tuple[str, int, list[int]
 def open_models(
     paths: Sequence[Path],
     device: str,
-    settings: Settings,
+    settings: RecipeSettings,
     languages: tuple[str | None, str | None],
 ) -> tuple[Translator, list[dict[str, Any]]]:
     """Return the translator of a run or an ensemble, and descriptions of the members for the page.

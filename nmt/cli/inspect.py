@@ -113,7 +113,7 @@ def _show_dataset(dataset: "Dataset", examples: int) -> None:
     for reason, shown in manifest.splits["train"].examples.items():
         for one, other in shown[:EXAMPLES]:
             show(f"{reason}: {one!r} | {other!r}")
-    subwords = Subwords.of(dataset)
+    subwords = Subwords.from_dataset(dataset)
     train = dataset.split("train")
     if subwords.directions:
         _show_directions(

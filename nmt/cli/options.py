@@ -55,7 +55,7 @@ _LONGEST = 140
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class RecipeSettings:
     """The part of a command line that concerns the recipe."""
 
     flags: Mapping[str, object]
@@ -73,7 +73,7 @@ class Settings:
 
 
 def recipe_flags(table: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator for a command with a parameter `settings`: :class:`Settings`.
+    """Return a decorator for a command with a parameter `settings`: :class:`RecipeSettings`.
 
     On the command line, the flags of the table replace that parameter, and the flags of every
     recipe (--config, --set and the flags of plugins) come last.
@@ -86,7 +86,7 @@ def recipe_flags(table: Table) -> Callable[[Callable[..., None]], Callable[..., 
 
         @functools.wraps(command)
         def run(*arguments: object, **options: Any) -> None:
-            settings = Settings(
+            settings = RecipeSettings(
                 flags={flag.path: _given(options.pop(flag.name, None)) for flag in flags},
                 config=options.pop("config", None),
                 assignments=options.pop("set_", None),
@@ -276,7 +276,9 @@ def number_format(name: str) -> InferencePrecision:
     return cast("InferencePrecision", name)
 
 
-def search_settings(settings: Settings, recipe: Mapping[str, Any], count: int = 1) -> SearchConfig:
+def search_settings(
+    settings: RecipeSettings, recipe: Mapping[str, Any], count: int = 1
+) -> SearchConfig:
     """Return the settings of the search, which must find `count` translations of a line."""
     from nmt.inference import SearchConfig
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nmt.cli.options import Settings, recipe_flags
+from nmt.cli.options import RecipeSettings, recipe_flags
 from nmt.errors import NmtError
 from nmt.messages import say
 from nmt.recipe.config import build
@@ -51,7 +51,7 @@ FLAGS = {
 
 
 @recipe_flags(FLAGS)
-def preprocess(*, settings: Settings) -> None:
+def preprocess(*, settings: RecipeSettings) -> None:
     """Make a dataset from parallel text: learn subwords, clean, and encode.
 
     Prints the directory of the dataset. Run the same command again to resume after a kill or an

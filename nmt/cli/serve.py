@@ -12,7 +12,7 @@ import typer
 
 from nmt.cli.options import (
     SEARCH_FLAGS,
-    Settings,
+    RecipeSettings,
     default_run,
     number_format,
     recipe_flags,
@@ -155,7 +155,7 @@ def serve(
     max_waiting: Queue = 10_000,
     timeout: Timeout = 120.0,
     *,
-    settings: Settings,
+    settings: RecipeSettings,
     device: Device = "auto",
     engine: Engine = None,
     precision: Precision = "fp32",
@@ -200,7 +200,7 @@ def _groups(models: list[Path] | None) -> list[list[Path]]:
 
 def _loader(
     groups: list[list[Path]],
-    settings: Settings,
+    settings: RecipeSettings,
     device: str,
     engine: str | None,
     precision: str,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nmt.cli.interruption import terminable
-from nmt.cli.options import Settings, recipe_flags
+from nmt.cli.options import RecipeSettings, recipe_flags
 from nmt.cli.recipe import DEFAULT_ARCH, RECIPE
 from nmt.errors import NmtError
 from nmt.messages import redirect_to_null, say, warn
@@ -80,7 +80,7 @@ DryRun = Annotated[
 
 
 @recipe_flags(FLAGS)
-def train(*, settings: Settings, dry_run: DryRun = False) -> None:
+def train(*, settings: RecipeSettings, dry_run: DryRun = False) -> None:
     """Train a model on a dataset, or resume a run.
 
     Run the same command again to resume an interrupted run. Before the first update a preflight
@@ -114,7 +114,7 @@ def train(*, settings: Settings, dry_run: DryRun = False) -> None:
         raise typer.Exit(128 + signal)
 
 
-def _experiment(settings: Settings) -> "Experiment":
+def _experiment(settings: RecipeSettings) -> "Experiment":
     """Return all settings of a training."""
     from nmt.models import ModelConfig
     from nmt.recipe.config import build

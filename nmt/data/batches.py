@@ -68,7 +68,7 @@ class Batch:
             return self
         sides = (self.packing.source, self.packing.target)
         # Several passes as one batch: one launch of each kernel, with dropout drawn for each row.
-        packing = Packing.of(*(np.tile(side.lengths, count) for side in sides)).to(
+        packing = Packing.from_lengths(*(np.tile(side.lengths, count) for side in sides)).to(
             self.source.device
         )
         return self._map(lambda tensor: tensor.repeat(count), packing)
@@ -141,7 +141,7 @@ def batch_of(source: Tensor, target: Tensor) -> Batch:
         source[source != PAD],
         read[target != PAD],
         target[target != PAD],
-        Packing.of(source_lengths, target_lengths),
+        Packing.from_lengths(source_lengths, target_lengths),
     )
 
 

@@ -182,52 +182,54 @@ class MappedFile:
         raise NmtError(f"{self.path}: damaged: {problem}; {REMEDY}")
 
 
-class Sentences(NamedTuple):
+class RaggedArray(NamedTuple):
     """Consecutive sentences of one side, concatenated as in the files."""
 
     tokens: Ids
     lengths: Lengths
 
     @classmethod
-    def of(cls, ids: list[list[int]]) -> Sentences:
+    def from_sentences(cls, ids: list[list[int]]) -> RaggedArray:
         """Build sentences from lists of ids, and append EOS to each."""
-        return cls.laid(ids).ended()
+        return cls.from_lists(ids).with_eos()
 
     @classmethod
-    def laid(cls, ids: list[list[int]]) -> Sentences:
+    def from_lists(cls, ids: list[list[int]]) -> RaggedArray:
         """Build sentences from lists of ids, unchanged."""
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         flat = itertools.chain.from_iterable(ids)
         return cls(np.fromiter(flat, np.int32, int(lengths.sum())), lengths)
 
-    def ended(self) -> Sentences:
+    def with_eos(self) -> RaggedArray:
         """Return the sentences with EOS appended to each."""
-        return Sentences(np.insert(self.tokens, np.cumsum(self.lengths), EOS), self.lengths + 1)
+        return RaggedArray(np.insert(self.tokens, np.cumsum(self.lengths), EOS), self.lengths + 1)
 
-    def begun(self, ids: Sequence[int]) -> Sentences:
+    def with_prefix(self, ids: Sequence[int]) -> RaggedArray:
         """Return the sentences with these ids before each."""
         if not ids:
             return self
         starts = np.cumsum(self.lengths) - self.lengths
         places, begins = np.repeat(starts, len(ids)), np.tile(ids, len(starts))
-        return Sentences(
+        return RaggedArray(
             np.insert(self.tokens, places, begins.astype(self.tokens.dtype)),
             self.lengths + len(ids),
         )
 
-    def keep(self, copies: npt.NDArray[np.bool_ | np.int64]) -> Sentences:
+    def keep(self, copies: npt.NDArray[np.bool_ | np.int64]) -> RaggedArray:
         """Return ``copies[i]`` copies of sentence i; False or 0 drops the sentence."""
         if (copies == 1).all():
             return self
         return self.take(np.repeat(np.arange(len(copies)), copies))
 
-    def take(self, indices: Ids) -> Sentences:
+    def take(self, indices: Ids) -> RaggedArray:
         """Return the sentences at `indices` [m], in this order, with repetitions."""
         lengths = self.lengths[indices]
         starts = (np.cumsum(self.lengths) - self.lengths)[indices]
         # No loop over sentences: the index of every token is computed at once.
         moves = starts - (np.cumsum(lengths) - lengths)  # from new to old position
-        return Sentences(self.tokens[np.repeat(moves, lengths) + np.arange(lengths.sum())], lengths)
+        return RaggedArray(
+            self.tokens[np.repeat(moves, lengths) + np.arange(lengths.sum())], lengths
+        )
 
 
 MOST_WORDS = int(np.iinfo(LINK_TYPE).max) + 1
@@ -247,7 +249,7 @@ class LinkColumn:
             for name, dtype in zip(link_files(split), (LINK_TYPE, OFFSET_TYPE), strict=True)
         )
 
-    def of(self, indices: Ids) -> Sentences:
+    def take(self, indices: Ids) -> RaggedArray:
         """Return the links of the pairs at `indices` [B]: source and target word in turn."""
         offsets = self._offsets.array()
         starts, ends = offsets[indices], offsets[indices + 1]
@@ -255,7 +257,7 @@ class LinkColumn:
         lengths = 2 * (ends - starts)
         moves = 2 * starts - (np.cumsum(lengths) - lengths)  # from new to old position
         numbers = self._links.array()[np.repeat(moves, lengths) + np.arange(lengths.sum())]
-        return Sentences(numbers.astype(np.int64), lengths)
+        return RaggedArray(numbers.astype(np.int64), lengths)
 
     def check(self) -> None:
         """Read both files once, in bounded memory.

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from nmt.data.columns import Column, LinkColumn, MappedFile, Sentences
+from nmt.data.columns import Column, LinkColumn, MappedFile, RaggedArray
 from nmt.data.manifest import PAIR_NUMBERS, REMEDY, SIDES, Ids, Lengths, Manifest, Side, number_file
 from nmt.data.vocabulary import PAD
 from nmt.errors import NmtError
@@ -211,7 +211,7 @@ class Split:
         """Whether the pairs have word alignments."""
         return len(self._links) == len(self._parts)
 
-    def links(self, indices: Ids) -> Sentences:
+    def links(self, indices: Ids) -> RaggedArray:
         """Return the word alignments of the pairs at `indices` [B], with :attr:`has_links`.
 
         Returns:
@@ -221,10 +221,10 @@ class Split:
         # Read shard by shard, then put back into the order of the batch.
         order = np.argsort(part, kind="stable")
         read = [
-            self._links[number].of(indices[part == number] - self._starts[number])
+            self._links[number].take(indices[part == number] - self._starts[number])
             for number in map(int, np.unique(part))
         ]
-        joined = Sentences(*map(np.concatenate, zip(*read, strict=True)))
+        joined = RaggedArray(*map(np.concatenate, zip(*read, strict=True)))
         return joined.take(np.argsort(order))
 
     @cached_property

@@ -256,7 +256,7 @@ class Packing:
     target: Pack
 
     @classmethod
-    def of(cls, source_lengths: Lengths, target_lengths: Lengths) -> Packing:
+    def from_lengths(cls, source_lengths: Lengths, target_lengths: Lengths) -> Packing:
         """Return a packing of pairs of sentences with these lengths [B]."""
         rows = Rows(source_lengths, target_lengths)
         return cls(Pack(source_lengths, rows), Pack(target_lengths, rows))
@@ -292,4 +292,4 @@ class Packing:
             np.append(side.lengths, GRAIN - side.lengths.sum() % GRAIN)
             for side in (self.source, self.target)
         )
-        return Packing.of(*lengths).to(self.source.device)
+        return Packing.from_lengths(*lengths).to(self.source.device)

@@ -40,7 +40,7 @@ class Vocabulary:
             raise ValueError("pieces has a piece twice")
 
     @classmethod
-    def of(cls, pieces: Sequence[str]) -> Vocabulary:
+    def from_pieces(cls, pieces: Sequence[str]) -> Vocabulary:
         """Return the vocabulary of the special pieces and these ordinary pieces."""
         return cls(pieces=(*SPECIAL_PIECES, *pieces))
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.data.manifest import (
     LINK_TYPE,
     MANIFEST,
@@ -154,7 +154,7 @@ class DatasetWriter:
         for file in written:
             # On disk before the manifest: a manifest after a power cut must not promise lost files.
             files.sync(file)
-        facts = {file.name: documents.FileFacts.of(file) for file in written}
+        facts = {file.name: documents.FileFacts.from_file(file) for file in written}
         manifest = Manifest(
             fingerprint=fingerprint_of(facts),
             source_lang=self.languages[0],
@@ -194,7 +194,7 @@ class SplitWriter:
         self.rewritten: dict[str, int] = {}
         self.examples: dict[str, list[list[str]]] = {}
 
-    def append(self, source: Sentences, target: Sentences, direction: int = 0) -> None:
+    def append(self, source: RaggedArray, target: RaggedArray, direction: int = 0) -> None:
         """Append pairs of a direction, given by its number in the dataset's list of directions.
 
         Raises:
@@ -209,7 +209,7 @@ class SplitWriter:
         if "directions" in self._numbers:
             self._append_numbers("directions", np.full(len(source.lengths), direction))
 
-    def append_links(self, links: Sentences) -> None:
+    def append_links(self, links: RaggedArray) -> None:
         """Append the word alignments of pairs: numbers of source and target words in turn."""
         assert self._links is not None
         self._links.append(links)
@@ -257,7 +257,7 @@ class _SideWriter:
         self._offsets = self._open(".offsets")
         self._offsets.write(np.zeros(1, OFFSET_TYPE).tobytes())
 
-    def append(self, sentences: Sentences) -> None:
+    def append(self, sentences: RaggedArray) -> None:
         """Append sentences."""
         self._tokens.write(sentences.tokens.astype(self._dtype).tobytes())
         ends = self.tokens + np.cumsum(sentences.lengths)
@@ -287,7 +287,7 @@ class _LinkWriter:
         ]
         self._files[1].write(np.zeros(1, OFFSET_TYPE).tobytes())
 
-    def append(self, links: Sentences) -> None:
+    def append(self, links: RaggedArray) -> None:
         """Append the links of pairs, as of :meth:`SplitWriter.append_links`."""
         ends = self._links + np.cumsum(links.lengths // 2)
         self._files[0].write(links.tokens.astype(LINK_TYPE).tobytes())

@@ -80,7 +80,9 @@ class Resampling:
     seed: int = 12345
     """Random seed, at least 1: sacreBLEU takes 0 for no seed."""
 
-    def of(self, metric: Metric, systems: Mapping[str, Counts]) -> list[significance.Result]:
+    def statistics(
+        self, metric: Metric, systems: Mapping[str, Counts]
+    ) -> list[significance.Result]:
         """Return the requested ones of p-value, mean and interval, for each system."""
         counted: Any = _Counted(metric)
         named: list[Any] = list(systems.items())
@@ -159,7 +161,7 @@ def compare(
         }
         scores = {name: metric.total(counted) for name, counted in counts.items()}
         first = next(iter(scores.values()))
-        for name, sampled in zip(systems, resampling.of(metric, counts), strict=True):
+        for name, sampled in zip(systems, resampling.statistics(metric, counts), strict=True):
             if math.isnan(scores[name].value) or math.isnan(sampled.mean or 0.0):
                 raise NmtError(
                     f"{name}: its score by {metric.name}, or the score of a sample of its lines, "

@@ -49,7 +49,7 @@ class Continuation:
 
 
 @dataclass(frozen=True)
-class Step:
+class PredictionStep:
     """The prediction of one target token."""
 
     log_probability: float
@@ -98,7 +98,7 @@ class Explanation:
     target: Side
     """The tokens that the steps predict. A step reads the previous token; the first step reads
     BOS."""
-    steps: list[Step]
+    steps: list[PredictionStep]
     attention: list[AttentionMap]
     """Attention of every layer and head, in a batch of one."""
     rollout: dict[str, Tensor]
@@ -331,7 +331,7 @@ def _whole(words: list[int], tokens: list[int]) -> list[int]:
     return [*numbers, *[max(numbers, default=-1) + 1] * (len(tokens) - len(numbers))]
 
 
-def _steps(translator: Translator, logits: Tensor, ids: list[int]) -> list[Step]:
+def _steps(translator: Translator, logits: Tensor, ids: list[int]) -> list[PredictionStep]:
     """Return the predictions of all steps; logits [T, V]."""
     log_probs = logits.log_softmax(-1).cpu()
     log_probs[:, PAD] = log_probs[:, BOS] = float("-inf")  # never follow
@@ -347,5 +347,5 @@ def _steps(translator: Translator, logits: Tensor, ids: list[int]) -> list[Step]
             Continuation(token, piece, value)
             for value, token, piece in zip(*row, pieces, strict=True)
         ]
-        steps.append(Step(log_prob, rank, likeliest))
+        steps.append(PredictionStep(log_prob, rank, likeliest))
     return steps

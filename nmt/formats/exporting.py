@@ -69,7 +69,7 @@ class ExportFormat(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Description:
+class _ExportDescription:
     """The content of ``export.json``."""
 
     engine: str
@@ -82,7 +82,7 @@ class _Description:
         documents.check_inside(self.files)
 
 
-_FORMAT = DocumentFormat(kind=_Description, name="nmt-export", version=VERSION, remedy=REMEDY)
+_FORMAT = DocumentFormat(kind=_ExportDescription, name="nmt-export", version=VERSION, remedy=REMEDY)
 
 export_formats: Registry[ExportFormat] = Registry("export format")
 
@@ -183,13 +183,13 @@ def export_run(
         loaded.subwords.save(partial)
         recipe = loaded.recipe
         write_recipe(partial, {**recipe, "search": format_.search(recipe.get("search") or {})})
-        description = _Description(
+        description = _ExportDescription(
             engine=format_.name,
             source_lang=loaded.run.source_lang,
             target_lang=loaded.run.target_lang,
             stored=stored,
             files={
-                str(file.relative_to(partial)): FileFacts.of(file)
+                str(file.relative_to(partial)): FileFacts.from_file(file)
                 for file in sorted(partial.rglob("*"))
                 if file.is_file()
             },

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nmt.errors import NmtError
-from nmt.formats.fairseq_settings import Settings
+from nmt.formats.fairseq_settings import FairseqSettings
 from nmt.formats.huggingface import layer_weights
 from nmt.formats.importing import (
     MAX_JSON,
@@ -51,7 +51,7 @@ class FairseqFormat(ImportFormat):
         loaded = load_plain(path, [Namespace])
         if not isinstance(loaded, dict) or not isinstance(loaded.get("model"), Mapping):
             raise NmtError(f"{path}: not a checkpoint of fairseq, which holds a model")
-        settings = Settings.of(path, loaded)
+        settings = FairseqSettings.from_checkpoint(path, loaded)
         tensors = float_tensors(path, loaded["model"])
         model = TransformerWeights(path, settings, tensors)
         config, sizes = model.config(), model.sizes()
@@ -144,7 +144,7 @@ def dictionary(path: Path, size: int, is_target: bool) -> ReorderedVocabulary:
         )
     start = END if is_target else None
     try:
-        return ReorderedVocabulary.of(names, size, PAD, UNKNOWN, start, END)
+        return ReorderedVocabulary.from_names(names, size, PAD, UNKNOWN, start, END)
     except ValueError as error:
         raise NmtError(f"{path}: {error}") from None
 
@@ -213,7 +213,7 @@ COPIES = ("in_proj", "out_proj", "fc1", "fc2")
 class TransformerWeights:
     """The weights of a Transformer's checkpoint, taken one after the other."""
 
-    def __init__(self, path: Path, settings: Settings, tensors: dict[str, Tensor]) -> None:
+    def __init__(self, path: Path, settings: FairseqSettings, tensors: dict[str, Tensor]) -> None:
         self.path, self.settings, self.tensors = path, settings, _of_today(path, tensors)
 
     def config(self) -> TransformerConfig:

@@ -57,14 +57,14 @@ OFFSET = 2
 
 
 @dataclass(frozen=True)
-class Settings:
+class FairseqSettings:
     """Plain values by fairseq's names."""
 
     path: Path
     values: Mapping[str, Any]
 
     @classmethod
-    def of(cls, path: Path, checkpoint: Mapping[Any, Any]) -> Settings:
+    def from_checkpoint(cls, path: Path, checkpoint: Mapping[Any, Any]) -> FairseqSettings:
         """Return the settings of a checkpoint.
 
         Raises:

@@ -62,7 +62,7 @@ class HuggingFaceExport(TransformerFormat):
     def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
         """Write weights, configurations, tokenizer and model card."""
         config, model = self.checked(loaded, stored)
-        layout = TokenLayout.of(loaded)
+        layout = TokenLayout.from_model(loaded)
         weights = _weights(model, config, layout)
         tensors = {name: tensor.to(DTYPES[stored]) for name, tensor in weights.items()}
         write_tensors(directory / "model.safetensors", tensors, {"format": "pt"})
@@ -325,7 +325,9 @@ def _vocabulary(
         )
     end = config.eos_token_id
     try:
-        return ReorderedVocabulary.of(names, size, config.pad_token_id, ids[unk], start, end)
+        return ReorderedVocabulary.from_names(
+            names, size, config.pad_token_id, ids[unk], start, end
+        )
     except ValueError as error:
         raise NmtError(f"{path}: {error}") from None
 

@@ -262,7 +262,7 @@ class ReorderedVocabulary:
     another id."""
 
     @classmethod
-    def of(
+    def from_names(
         cls,
         names: Mapping[int, str],
         size: int,
@@ -296,7 +296,7 @@ class ReorderedVocabulary:
             for token in range(len(special))
             if rows[token] is None or rows[token] in rows[token + 1 : len(special)]
         )
-        return cls(Vocabulary.of(pieces), rows, excluded)
+        return cls(Vocabulary.from_pieces(pieces), rows, excluded)
 
     def reorder(self, table: Tensor) -> Tensor:
         """Return the rows of a table [foreign ids, ...] in the order of our ids; 0 if missing."""

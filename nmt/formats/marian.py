@@ -667,7 +667,7 @@ def _vocabulary(path: Path, size: int, serialized: bytes) -> ReorderedVocabulary
             f"with {names.get(END)!r} and {names.get(UNKNOWN)!r}"
         )
     try:
-        return ReorderedVocabulary.of(names, size, None, UNKNOWN, None, END)
+        return ReorderedVocabulary.from_names(names, size, None, UNKNOWN, None, END)
     except ValueError as error:
         raise NmtError(f"{path}: {error}") from None
 

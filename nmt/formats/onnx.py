@@ -63,7 +63,7 @@ class OnnxFormat(TransformerFormat):
         if find_spec("onnxscript") is None:
             raise NmtError(f"exporting to onnx needs onnxscript; {install('onnx')}")
         config, model = self.checked(loaded, stored)
-        layout = TokenLayout.of(loaded)
+        layout = TokenLayout.from_model(loaded)
         positions = model.positions
         if isinstance(positions, SinusoidalPositions):  # the graph holds its table
             count = positions.offset + max_positions(config)

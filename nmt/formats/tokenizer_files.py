@@ -54,7 +54,7 @@ class TokenLayout:
     """The exported special ids by their names in ``config.json``."""
 
     @classmethod
-    def of(cls, loaded: LoadedModel) -> TokenLayout:
+    def from_model(cls, loaded: LoadedModel) -> TokenLayout:
         """Return OPUS-MT's layout for a model in which padding has no row; otherwise the ids."""
         subwords, bias = loaded.subwords, loaded.model.output.bias
         source = tuple(subwords.source_pieces([*range(subwords.source_size)]))

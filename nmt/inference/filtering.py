@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from nmt.errors import UnfinishedError
 from nmt.inference.lines import LineTranslator
-from nmt.preprocess.corpus import Bitext, Block
+from nmt.preprocess.corpus import Bitext, TextBlock
 from nmt.runtime.distributed import World
 
 BLOCK = 1024
@@ -82,7 +82,7 @@ def score_corpus(bitext: Bitext, score: Scorer, path: Path, world: World) -> Non
         NmtError: the bitext cannot be read.
     """
     with path.open("ab") as file:
-        blocks: Iterator[Block | None] = repeat(None)
+        blocks: Iterator[TextBlock | None] = repeat(None)
         total = 0
         if world.is_main:
             try:

@@ -150,7 +150,7 @@ class FileFacts:
             raise ValueError("sha256 must be 64 hexadecimal digits")
 
     @classmethod
-    def of(cls, path: Path) -> FileFacts:
+    def from_file(cls, path: Path) -> FileFacts:
         """Return the current size and checksum of a file."""
         return cls(bytes=path.stat().st_size, sha256=sha256(path))
 

@@ -49,7 +49,7 @@ def _compared(model: Model, sizes: tuple[int, int]) -> dict[str, tuple[Tensor, T
         model: in evaluation mode.
         sizes: numbers of source and target token ids.
     """
-    packing = Packing.of(*LENGTHS)
+    packing = Packing.from_lengths(*LENGTHS)
     ends = [np.cumsum(lengths) - 1 for lengths in LENGTHS]
     begins = [0, *ends[1][:-1] + 1]
     packed_source, packed_target = (

@@ -3,6 +3,6 @@
 Importing this package registers every cleaning step.
 """
 
-from nmt.preprocess.cleaning.steps import Language, Numbers, Step, steps
+from nmt.preprocess.cleaning.steps import CleaningStep, Language, Numbers, steps
 
-__all__ = ["Language", "Numbers", "Step", "steps"]
+__all__ = ["CleaningStep", "Language", "Numbers", "steps"]

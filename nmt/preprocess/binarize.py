@@ -16,7 +16,7 @@ import numpy as np
 import sentencepiece
 
 from nmt import __version__
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.data.dataset import CORPORA, CORPORA_FILE, Corpora, shard_directory
 from nmt.data.directions import Direction
 from nmt.data.manifest import MANIFEST, SPLITS, Manifest
@@ -27,7 +27,7 @@ from nmt.io.lines import open_stdin
 from nmt.messages import say
 from nmt.preprocess.cleaning.pipeline import Cleaning, nothing_left
 from nmt.preprocess.config import PreprocessConfig
-from nmt.preprocess.corpus import STDIN, Bitext, Chunk, Text, watched
+from nmt.preprocess.corpus import STDIN, Bitext, Chunk, ParallelText, watched
 from nmt.preprocess.dataset_subwords import SCRATCH, find_subwords, given_subwords
 from nmt.preprocess.documents import (
     Joiner,
@@ -36,7 +36,7 @@ from nmt.preprocess.documents import (
     warn_of_undivided,
     with_blank_lines,
 )
-from nmt.preprocess.encoding import Encoded, Encoder, Spool, encode
+from nmt.preprocess.encoding import Encoded, Encoder, PairStore, encode
 from nmt.preprocess.selection import select_pairs
 from nmt.recipe.config import dump
 from nmt.runtime.processes import available_cores
@@ -112,8 +112,8 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
     )
     # Pairs are encoded once, then selected: which ones are duplicates or sampled is known only when
     # all of them are there.
-    spool = Spool(scratch, writer.dtypes, config.alignments)
-    if not spool.progress.is_done:
+    store = PairStore(scratch, writer.dtypes, config.alignments)
+    if not store.progress.is_done:
         number, count = config.part
         encoder = Encoder(
             cleanings=tuple(config.for_direction(bitext.direction) for bitext in train),
@@ -126,10 +126,10 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
             shard=number,
             shards=count,
         )
-        spool.fill(_encoded(train, spool, encoder, config), SAVE_EVERY)
+        store.fill(_encoded(train, store, encoder, config), SAVE_EVERY)
     numbers = bool(directions), config.sentence_weights
     with writer.split("train", config.alignments, *numbers) as split:
-        pairs = select_pairs(spool, config, subwords, split)
+        pairs = select_pairs(store, config, subwords, split)
         counts = split.counts()
     if not counts.pairs:
         raise nothing_left(counts.dropped, _shard(config))
@@ -172,11 +172,11 @@ def _append_held_out(
     if joiner:
         numbers = document_numbers(chunk)
         sides = subwords.encode_source(source), subwords.encode_target(target)
-        lengths = np.maximum(*(Sentences.of(side).lengths for side in sides))
+        lengths = np.maximum(*(RaggedArray.from_sentences(side).lengths for side in sides))
         source, target = joiner.held_out(chunk, numbers, lengths)
     split.append(
-        Sentences.of(directed.encode_source(source)),
-        Sentences.of(directed.encode_target(target)),
+        RaggedArray.from_sentences(directed.encode_source(source)),
+        RaggedArray.from_sentences(directed.encode_target(target)),
         subwords.directions.number(direction) if subwords.directions else 0,
     )
     split.append_text(chunk.source, chunk.target)
@@ -244,7 +244,11 @@ def find_corpora(config: PreprocessConfig) -> dict[str, list[Bitext]]:
         NmtError: a required setting or a file is missing.
     """
     missing = [f"--{key}" for key in ("train", "valid") if not getattr(config, key)]
-    texts: list[Text] = [*config.corpora, *config.held_out("valid"), *config.held_out("test")]
+    texts: list[ParallelText] = [
+        *config.corpora,
+        *config.held_out("valid"),
+        *config.held_out("test"),
+    ]
     for key in ("target_lang", "source_lang"):
         lacking = [text.path for text in texts if not getattr(text, key)]
         if lacking or not (texts or getattr(config, key)):
@@ -310,8 +314,8 @@ def _held_out_lines(
 
 
 def _encoded(
-    train: list[Bitext], spool: Spool, encoder: Encoder, config: PreprocessConfig
+    train: list[Bitext], store: PairStore, encoder: Encoder, config: PreprocessConfig
 ) -> Iterator[Encoded]:
-    """Yield the blocks that are not in the spool yet, encoded."""
-    blocks = watched("encoding", train, spool.progress.lines)
+    """Yield the blocks that are not in the store yet, encoded."""
+    blocks = watched("encoding", train, store.progress.lines)
     return encode(blocks, encoder, config.workers or available_cores())

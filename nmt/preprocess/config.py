@@ -14,12 +14,12 @@ from nmt.data.manifest import MANIFEST, Manifest, check_language
 from nmt.errors import NmtError
 from nmt.preprocess.annotations import DOCUMENT_IDS, LINKS, WEIGHTS, Annotation
 from nmt.preprocess.cleaning.pipeline import Cleaning
-from nmt.preprocess.corpus import Corpus, Text
+from nmt.preprocess.corpus import Corpus, ParallelText
 from nmt.recipe.config import build, dump
 from nmt.subwords.learning import SubwordTraining
 from nmt.subwords.wrappers import TokenOrder
 
-TextType = TypeVar("TextType", bound=Text)
+TextType = TypeVar("TextType", bound=ParallelText)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +51,12 @@ class PreprocessConfig(Cleaning, SubwordTraining):
     an entry begins with a tag, as for back-translated text (Caswell et al. 2019). `train.stages`
     chooses entries by their ``name``."""
 
-    valid: str | tuple[Text, ...] | None = None
+    valid: str | tuple[ParallelText, ...] | None = None
     """Corpus for validation during training, required: the PREFIX of its files. In a multilingual
     dataset the PREFIX stands for the files of every direction, or a list has an entry
     ``{path: PREFIX, source_lang: en, target_lang: de}`` for each."""
 
-    test: str | tuple[Text, ...] | None = None
+    test: str | tuple[ParallelText, ...] | None = None
     """Corpus for the final scores, given as `valid`."""
 
     tags: TagSide = "source"
@@ -190,12 +190,12 @@ class PreprocessConfig(Cleaning, SubwordTraining):
         # Steps such as script know their languages only now.
         return replace(self, clean=tuple(step.for_languages(*direction) for step in self.clean))
 
-    def held_out(self, split: str) -> list[Text]:
+    def held_out(self, split: str) -> list[ParallelText]:
         """Return the corpora of the split valid or test, each with its languages."""
         texts = getattr(self, split)
         if isinstance(texts, str):
             return [
-                Text(path=texts, source_lang=source, target_lang=target)
+                ParallelText(path=texts, source_lang=source, target_lang=target)
                 for source, target in self.directions
             ]
         return [self._with_languages(text) for text in texts or ()]

@@ -43,7 +43,7 @@ REPLACE = "--set preprocess.on_invalid_utf8=replace"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text:
+class ParallelText:
     """Parallel text and its languages."""
 
     path: str
@@ -62,7 +62,7 @@ class Text:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Corpus(Text):
+class Corpus(ParallelText):
     """A training corpus, with its weight and the largest number of pairs to take."""
 
     weight: float = 1.0
@@ -109,7 +109,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Block:
+class TextBlock:
     """Consecutive lines of a bitext as bytes; a worker process decodes them."""
 
     bitext: Bitext
@@ -258,7 +258,7 @@ class Bitext:
         for block in self.blocks(size):
             yield block.decode(on_invalid_utf8)
 
-    def blocks(self, size: int = CHUNK, skip: int = 0) -> Iterator[Block]:
+    def blocks(self, size: int = CHUNK, skip: int = 0) -> Iterator[TextBlock]:
         """Yield the lines after the first `skip`, at most `size` at once.
 
         A document is in one block, unless it has more than `size` lines.
@@ -273,7 +273,7 @@ class Bitext:
             source, *others = (b"".join(block.lines) for block in blocks)
             target, *beside = others or [b""]
             lines, position = blocks[0]
-            yield Block(self, first, len(lines), source, target, position, tuple(beside))
+            yield TextBlock(self, first, len(lines), source, target, position, tuple(beside))
             first += len(lines)
         if first == 1:
             raise NmtError(f"{self}: empty; give files with sentences")
@@ -374,7 +374,7 @@ def _blocks(path: Path, size: int, skip: int) -> Iterator[_Lines]:
             yield _Lines(block, file.tell())
 
 
-def watched(doing: str, bitexts: list[Bitext], done: Sequence[int] = ()) -> Iterator[Block]:
+def watched(doing: str, bitexts: list[Bitext], done: Sequence[int] = ()) -> Iterator[TextBlock]:
     """Yield the blocks of all bitexts after the `done` lines of each, with a progress bar.
 
     The bar is shown on a terminal only. It counts bytes on disk, because the number of pairs is

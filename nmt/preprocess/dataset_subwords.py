@@ -57,7 +57,9 @@ def find_subwords(
     """
     if path := given_subwords(config):
         is_dataset = (path / MANIFEST).is_file()
-        subwords = Subwords.of(Dataset.open(path), 1) if is_dataset else Subwords.load(path, 1)
+        subwords = (
+            Subwords.from_dataset(Dataset.open(path), 1) if is_dataset else Subwords.load(path, 1)
+        )
         if subwords.shared and config.separate_vocabularies:
             key = "subword_model" if config.subword_model else "extend_vocabulary"
             raise NmtError(

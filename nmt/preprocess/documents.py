@@ -14,7 +14,7 @@ from operator import ne
 import numpy as np
 import numpy.typing as npt
 
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.data.context import DocumentContext, Span
 from nmt.data.manifest import Ids
 from nmt.data.vocabulary import EOS
@@ -105,8 +105,8 @@ class Joiner:
     """Ids of the separators of source and target."""
 
     def examples(
-        self, source: Sentences, target: Sentences, numbers: Ids
-    ) -> tuple[Sentences, Sentences]:
+        self, source: RaggedArray, target: RaggedArray, numbers: Ids
+    ) -> tuple[RaggedArray, RaggedArray]:
         """Return the pairs of training, made of the sentences of documents.
 
         Args:
@@ -157,7 +157,7 @@ class Joiner:
         return source, target
 
 
-def joined(sentences: Sentences, first: Ids, last: Ids, separator: int) -> Sentences:
+def joined(sentences: RaggedArray, first: Ids, last: Ids, separator: int) -> RaggedArray:
     """Return sentences ``first[i]`` to ``last[i] - 1`` as one, for each i."""
     counts = last - first
     ends = np.cumsum(counts)
@@ -167,7 +167,7 @@ def joined(sentences: Sentences, first: Ids, last: Ids, separator: int) -> Sente
     tokens[last_tokens] = separator
     tokens[last_tokens[ends - 1]] = EOS
     lengths = np.add.reduceat(taken.lengths, ends - counts) if len(counts) else counts
-    return Sentences(tokens, lengths)
+    return RaggedArray(tokens, lengths)
 
 
 def _runs(numbers: Ids) -> Iterator[Span]:

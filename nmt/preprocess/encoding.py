@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 from sentencepiece import SentencePieceProcessor
 
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.data.manifest import LINK_TYPE, Ids
 from nmt.data.vocabulary import SPACE, UNK
 from nmt.errors import NmtError, UnfinishedError
@@ -37,7 +37,7 @@ from nmt.io import files
 from nmt.preprocess.annotations import LINKS
 from nmt.preprocess.cleaning.duplicates import Keys, joined, mark_repeated, open_marks
 from nmt.preprocess.cleaning.pipeline import Cleaning, CleaningResult, CleaningStats, judge
-from nmt.preprocess.corpus import Block, Chunk
+from nmt.preprocess.corpus import Chunk, TextBlock
 from nmt.preprocess.documents import Joiner, document_numbers
 from nmt.preprocess.links import count_words, read_links, read_weights
 from nmt.runtime.processes import end_with_parent, starting_workers
@@ -51,16 +51,16 @@ from nmt.subwords.wrappers import JoinedSegmenter
 class Encoded:
     """The pairs of a block that are kept, encoded."""
 
-    source: Sentences
-    target: Sentences
+    source: RaggedArray
+    target: RaggedArray
     keys: Keys
     """Hashes of the pairs [n, 2], equal for equal pairs; [0, 2] if they are not needed."""
     weights: npt.NDArray[np.float32]
     """Weights of the pairs in the loss; empty if all weights are 1."""
     stats: CleaningStats
-    block: Block
+    block: TextBlock
     """The block, without its text."""
-    links: Sentences | None = None
+    links: RaggedArray | None = None
     """Word alignments, if there are any: numbers of source and target words in turn."""
 
 
@@ -104,7 +104,7 @@ class Encoder:
     def _encode(self) -> tuple[Encode, Encode]:
         return encoders(self.subwords)
 
-    def __call__(self, block: Block) -> Encoded:
+    def __call__(self, block: TextBlock) -> Encoded:
         """Return the pairs of the block that are kept and belong to the shard.
 
         Equal pairs belong to the same shard, whichever machine reads them. So if each shard is free
@@ -128,8 +128,8 @@ class Encoder:
             source, target = self.joiner.examples(source, target, documents[pairs.lines])
         weights = read_weights(chunk)
         return Encoded(
-            source=source.begun(tags[0]),
-            target=target.begun(tags[1]),
+            source=source.with_prefix(tags[0]),
+            target=target.with_prefix(tags[1]),
             keys=pairs.keys,
             weights=weights[pairs.lines] if len(weights) else weights,
             stats=stats,
@@ -138,7 +138,7 @@ class Encoder:
         )
 
     def _cleaned(
-        self, block: Block, chunk: Chunk, documents: Ids | None
+        self, block: TextBlock, chunk: Chunk, documents: Ids | None
     ) -> tuple[CleanedPairs, CleaningStats]:
         """Return the cleaned pairs of the shard, and the statistics of cleaning.
 
@@ -173,7 +173,7 @@ class Encoder:
         return pairs, stats
 
     def _within_limits(
-        self, block: Block, pairs: CleanedPairs, sides: list[Sentences], stats: CleaningStats
+        self, block: TextBlock, pairs: CleanedPairs, sides: list[RaggedArray], stats: CleaningStats
     ) -> npt.NDArray[np.bool_]:
         """Return whether each pair is within the limits in tokens, and count the dropped pairs."""
         cleaning = self.cleanings[block.corpus]
@@ -191,8 +191,8 @@ class Encoder:
         return kept
 
     def _links(
-        self, chunk: Chunk, lines: npt.NDArray[np.intp], sides: list[Sentences]
-    ) -> Sentences:
+        self, chunk: Chunk, lines: npt.NDArray[np.intp], sides: list[RaggedArray]
+    ) -> RaggedArray:
         """Return the links of these lines of a chunk; no links if the subwords have other words."""
         given = chunk.source, chunk.target
         fits = np.ones(len(lines), np.bool_)
@@ -200,7 +200,7 @@ class Encoder:
             fits &= count_words(side, begins) == [len(text[line].split()) for line in lines]
         links = read_links(chunk).take(lines)
         kept = np.repeat(fits, links.lengths)
-        return Sentences(links.tokens[kept], np.where(fits, links.lengths, 0))
+        return RaggedArray(links.tokens[kept], np.where(fits, links.lengths, 0))
 
 
 def _keys(source: list[str], target: list[str], language: str) -> Keys:
@@ -212,7 +212,7 @@ def _keys(source: list[str], target: list[str], language: str) -> Keys:
     return np.frombuffer(digests, "<u8").reshape(-1, 2)
 
 
-def encode(blocks: Iterable[Block], encoder: Encoder, workers: int) -> Iterator[Encoded]:
+def encode(blocks: Iterable[TextBlock], encoder: Encoder, workers: int) -> Iterator[Encoded]:
     """Yield the encoded blocks, in their order, from that many processes.
 
     Raises:
@@ -257,7 +257,7 @@ def _begin_worker(encoder: Encoder) -> None:
     end_with_parent()
 
 
-def _encode(block: Block) -> Encoded:
+def _encode(block: TextBlock) -> Encoded:
     return _process_encoder(block)
 
 
@@ -280,14 +280,14 @@ class Progress:
     is_done: bool = False
 
 
-class Spool:
+class PairStore:
     """Encoded pairs in the order of the text: tokens, lengths and keys in plain files.
 
     Links are stored like tokens.
     """
 
     def __init__(self, directory: Path, dtypes: tuple[str, str], has_links: bool = False) -> None:
-        """Open a spool, or begin one.
+        """Open a store, or begin one.
 
         Args:
             directory: for the files; made if missing.
@@ -307,7 +307,7 @@ class Spool:
             self.progress = Progress(**values | {"tally": CleaningStats(**values["tally"])})
 
     def fill(self, encoded: Iterable[Encoded], save_every: int) -> None:
-        """Append all encoded blocks, and mark the spool as done.
+        """Append all encoded blocks, and mark the store as done.
 
         Args:
             encoded: the blocks after those that :attr:`progress` counts.
@@ -332,7 +332,7 @@ class Spool:
                     progress.lines.append(0)
                     progress.pairs.append(0)
                 for side, dtype in self._dtypes.items():
-                    sentences: Sentences = getattr(block, side)
+                    sentences: RaggedArray = getattr(block, side)
                     out[f"{side}.tokens"].write(sentences.tokens.astype(dtype).tobytes())
                     out[f"{side}.lengths"].write(sentences.lengths.astype("<i4").tobytes())
                 for name in NUMBERS:
@@ -346,7 +346,7 @@ class Spool:
             save()
 
     @contextmanager
-    def reader(self) -> Iterator[Callable[[int], list[Sentences]]]:
+    def reader(self) -> Iterator[Callable[[int], list[RaggedArray]]]:
         """Yield a function that reads source, target and perhaps links of the next `n` pairs."""
         with ExitStack() as stack:
             opened = {
@@ -354,11 +354,11 @@ class Spool:
                 for name in self._names
             }
 
-            def column(name: str, pairs: int) -> Sentences:
+            def column(name: str, pairs: int) -> RaggedArray:
                 """Return the next sentences of a column."""
                 counts = np.fromfile(opened[f"{name}.lengths"], "<i4", pairs).astype(np.int64)
                 dtype = self._dtypes[name]
-                return Sentences(
+                return RaggedArray(
                     np.fromfile(opened[f"{name}.tokens"], dtype, int(counts.sum())), counts
                 )
 
@@ -382,7 +382,7 @@ class Spool:
         return file
 
 
-Encode = Callable[[list[str]], Sentences]
+Encode = Callable[[list[str]], RaggedArray]
 
 MAX_WORDS = 1 << 18
 """Words in the cache before it is emptied; about 50 MiB."""
@@ -402,7 +402,7 @@ def _encode_words(segmenter: Segmenter) -> Encode:
         segmenter = segmenter.inner  # lines are single sentences
     if isinstance(segmenter, SentencePiece) and cuts_at_spaces(segmenter.processor):
         return WordEncoder(segmenter.processor)
-    return lambda lines: Sentences.of(segmenter.encode(lines))
+    return lambda lines: RaggedArray.from_sentences(segmenter.encode(lines))
 
 
 def cuts_at_spaces(processor: SentencePieceProcessor) -> bool:
@@ -432,31 +432,31 @@ class WordEncoder:
         """Begin with an empty cache; :func:`cuts_at_spaces` must hold for the processor."""
         self._processor = processor
         self._numbers = _Numbers()
-        self._words = Sentences.laid([])
+        self._words = RaggedArray.from_lists([])
 
-    def __call__(self, lines: list[str]) -> Sentences:
+    def __call__(self, lines: list[str]) -> RaggedArray:
         """Return the sentences of the lines, each with EOS."""
         if not lines:
-            return Sentences.of([])
+            return RaggedArray.from_sentences([])
         joined = "\n".join(lines)
         if SPACE in joined:  # a model takes it for a space if its normalisation keeps it
-            return Sentences.of(self._processor.encode(lines, num_threads=1))
+            return RaggedArray.from_sentences(self._processor.encode(lines, num_threads=1))
         text = joined.encode()  # bytes are split faster than str
         letters = np.frombuffer(text, np.uint8)
         ends = letters[(letters == ord(" ")) | (letters == ord("\n"))] == ord("\n")
         first = np.concatenate(([0], np.flatnonzero(ends) + 1))
         tokens, lengths = self._take(text.replace(b"\n", b" ").split(b" "))
-        return Sentences(tokens, np.add.reduceat(lengths, first)).ended()
+        return RaggedArray(tokens, np.add.reduceat(lengths, first)).with_eos()
 
-    def _take(self, words: list[bytes]) -> Sentences:
+    def _take(self, words: list[bytes]) -> RaggedArray:
         if len(self._numbers) > MAX_WORDS or len(self._words.tokens) > MAX_TOKENS:
-            self._numbers, self._words = _Numbers(), Sentences.laid([])
+            self._numbers, self._words = _Numbers(), RaggedArray.from_lists([])
         known = len(self._numbers)
         numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))
         if new := list(islice(reversed(self._numbers), len(self._numbers) - known)):
             ids = self._processor.encode(new[::-1], num_threads=1)
-            both = zip(self._words, Sentences.laid(ids), strict=True)
-            self._words = Sentences(*map(np.concatenate, both))
+            both = zip(self._words, RaggedArray.from_lists(ids), strict=True)
+            self._words = RaggedArray(*map(np.concatenate, both))
         return self._words.take(numbers)
 
 

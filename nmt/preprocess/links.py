@@ -12,7 +12,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from nmt.data.columns import MOST_WORDS, Sentences
+from nmt.data.columns import MOST_WORDS, RaggedArray
 from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
 from nmt.evaluation.alignments import parse
@@ -22,7 +22,7 @@ from nmt.preprocess.corpus import Chunk
 _SURE = re.compile(r"(?:\s*[0-9]{1,9}-[0-9]{1,9}(?=\s|$))*\s*")
 
 
-def read_links(chunk: Chunk) -> Sentences:
+def read_links(chunk: Chunk) -> RaggedArray:
     """Return the links of every pair of a chunk: numbers of source and target words in turn.
 
     Args:
@@ -51,11 +51,11 @@ def read_links(chunk: Chunk) -> Sentences:
         # Numbers of words have 16 bits in the file.
         is_stored = max(counts) <= MOST_WORDS
         rows.append([word for link in sorted(links) for word in link] if is_stored else [])
-    return Sentences.laid(rows)
+    return RaggedArray.from_lists(rows)
 
 
 def words_of_subwords(
-    sentences: Sentences, begins_word: npt.NDArray[np.bool_]
+    sentences: RaggedArray, begins_word: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.int64]:
     """Return the number of each subword's word in its sentence, from 0; -1 for EOS.
 
@@ -72,7 +72,9 @@ def words_of_subwords(
     return words
 
 
-def count_words(sentences: Sentences, begins_word: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+def count_words(
+    sentences: RaggedArray, begins_word: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.int64]:
     """Return the number of words of each sentence that is not empty."""
     if not len(sentences.lengths):
         return np.zeros(0, np.int64)

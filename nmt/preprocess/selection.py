@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.data.writer import SplitWriter
 from nmt.preprocess.cleaning.pipeline import MAX_EXAMPLES
 from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import Corpus
-from nmt.preprocess.encoding import Spool
+from nmt.preprocess.encoding import PairStore
 from nmt.subwords.subwords import Subwords
 
 SELECTED_AT_ONCE = 100_000
@@ -20,7 +20,7 @@ SELECTED_AT_ONCE = 100_000
 
 
 def select_pairs(
-    spool: Spool, config: PreprocessConfig, subwords: Subwords, split: SplitWriter
+    store: PairStore, config: PreprocessConfig, subwords: Subwords, split: SplitWriter
 ) -> list[int]:
     """Write the stored pairs to a split, without duplicates and sampled by corpus.
 
@@ -28,7 +28,7 @@ def select_pairs(
     cleaning.
 
     Args:
-        spool: the encoded pairs.
+        store: the encoded pairs.
         config: says whether duplicates are dropped, and how much of each corpus is used.
         subwords: to show examples of duplicates as text.
         split: written, with its counts of dropped pairs and rewritten lines.
@@ -36,13 +36,13 @@ def select_pairs(
     Returns:
         The number of pairs of each corpus.
     """
-    stats = spool.progress.tally
-    repeated = spool.repeated() if config.drops_duplicates else None
+    stats = store.progress.tally
+    repeated = store.repeated() if config.drops_duplicates else None
     start = 0
     wanted = [0] * len(config.corpora)
-    with spool.reader() as read:
+    with store.reader() as read:
         for number, (corpus, size) in enumerate(
-            zip(config.corpora, spool.progress.pairs, strict=False)
+            zip(config.corpora, store.progress.pairs, strict=False)
         ):
             direction = 0
             if subwords.directions:
@@ -68,7 +68,7 @@ def select_pairs(
                 copies = draw.copies(~again)
                 split.append(source.keep(copies), target.keep(copies), direction)
                 if config.sentence_weights:
-                    split.append_weights(np.repeat(spool.weights(first, last), copies))
+                    split.append_weights(np.repeat(store.weights(first, last), copies))
                 for column in links:
                     split.append_links(column.keep(copies))
             start += size
@@ -120,7 +120,7 @@ class CopyCounts:
 
 
 def _text(
-    source: Sentences, target: Sentences, indices: npt.NDArray[np.intp], subwords: Subwords
+    source: RaggedArray, target: RaggedArray, indices: npt.NDArray[np.intp], subwords: Subwords
 ) -> Iterator[list[str]]:
     """Yield pairs as text, decoded from their tokens."""
     for index in indices:

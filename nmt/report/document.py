@@ -38,7 +38,7 @@ NGRAM = 4
 
 
 @dataclass(frozen=True)
-class Report:
+class RunReport:
     """Runs and their logs, by the names that the report gives them."""
 
     runs: Mapping[str, Run]
@@ -88,7 +88,7 @@ class Report:
                 dataset = dataset_of(run)
                 if "missing" in datasets.get(run.data, {"missing": ""}):
                     datasets[run.data] = dataset_facts(dataset)
-                kept = Translations.of(run, dataset)
+                kept = Translations.from_run(run, dataset)
             except NmtError as error:
                 datasets.setdefault(run.data, {"missing": f"The dataset cannot be read: {error}"})
                 about["translations"] = {"missing": f"The validation set cannot be read: {error}"}
@@ -138,7 +138,7 @@ class Report:
         return {"update": update, **finite(log.validation.get(update, {}))}
 
 
-def read_runs(paths: Sequence[Path]) -> Report:
+def read_runs(paths: Sequence[Path]) -> RunReport:
     """Read runs and their logs; a run may be training meanwhile.
 
     Runs are named after their directories; runs with the same name are named with their parent
@@ -161,7 +161,7 @@ def read_runs(paths: Sequence[Path]) -> Report:
                 f"{run.path}: is an average or an import, which has no log; give a run that "
                 "`nmt train` has made"
             )
-    return Report(runs, {name: read_log(run.path / LOG) for name, run in runs.items()})
+    return RunReport(runs, {name: read_log(run.path / LOG) for name, run in runs.items()})
 
 
 def curves(shown: Sequence[Panel], thin: bool = False) -> dict[str, Any]:
@@ -234,7 +234,7 @@ class Translations:
     by_update: Mapping[int, Sequence[str]]
 
     @classmethod
-    def of(cls, run: Run, dataset: Dataset) -> Translations | None:
+    def from_run(cls, run: Run, dataset: Dataset) -> Translations | None:
         """Read the translations that a run keeps; None if there are none.
 
         Raises:

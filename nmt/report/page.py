@@ -13,13 +13,13 @@ from nmt.data.dataset import Dataset
 from nmt.io.page import html_page
 from nmt.messages import duration
 from nmt.report.charts import COLOURS, FRAME, Chart, Panel, describe
-from nmt.report.document import ABSENT, Report, curves, dataset_facts
+from nmt.report.document import ABSENT, RunReport, curves, dataset_facts
 from nmt.report.log import Axis
 
 AXES: tuple[Axis, Axis] = ("update", "minutes")
 
 
-def page(report: Report) -> str:
+def page(report: RunReport) -> str:
     """Return the page of a report.
 
     Raises:
@@ -101,7 +101,7 @@ def _overview(document: dict[str, Any]) -> str:
     return table("The runs", head, rows) + paragraph(note)
 
 
-def _charts(report: Report) -> list[str]:
+def _charts(report: RunReport) -> list[str]:
     """Return the legend with its switches, and a figure for each panel."""
     charts = {axis: report.charts(axis) for axis in AXES}
     figures = [
@@ -144,7 +144,7 @@ def _dash(colour: int) -> str:
     return ("none", "8 3", "2 2", "9 3 2 3")[colour // len(COLOURS) % 4]
 
 
-def _marks(report: Report) -> str:
+def _marks(report: RunReport) -> str:
     marks = [
         ("resumed", "2 2", any(log.resumed for log in report.logs.values())),
         ("skipped update", "6 3", any(log.skipped for log in report.logs.values())),

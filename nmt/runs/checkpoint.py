@@ -36,7 +36,7 @@ OPTIMIZER = "optimizer.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Description:
+class _CheckpointDescription:
     """The content of ``checkpoint.json``; a number that is infinite or NaN is null."""
 
     update: int
@@ -50,7 +50,9 @@ class _Description:
         documents.check_inside(self.files)
 
 
-_FORMAT = DocumentFormat(kind=_Description, name="nmt-checkpoint", version=VERSION, remedy=REMEDY)
+_FORMAT = DocumentFormat(
+    kind=_CheckpointDescription, name="nmt-checkpoint", version=VERSION, remedy=REMEDY
+)
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class Checkpoint:
             trainer_state: state of the trainer.
             scores: scores of the validation at this update, by name.
         """
-        description = _Description(
+        description = _CheckpointDescription(
             update=update,
             scores=finite({name: float(score) for name, score in scores.items()}),
             trainer_state=finite(trainer_state),
@@ -258,7 +260,7 @@ def write_tensors(
     except SafetensorError as error:  # raised instead of OSError, even for a full disk
         raise os_error(error, path) from None
     path.chmod(0o644)  # safetensors creates the file unreadable for other users
-    return FileFacts.of(path)
+    return FileFacts.from_file(path)
 
 
 BASE = "base.json"
@@ -276,7 +278,7 @@ class Base:
     """SHA-256 of the checkpoint's weights."""
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, run: Path) -> Base:
+    def from_checkpoint(cls, checkpoint: Checkpoint, run: Path) -> Base:
         """Return the base for a checkpoint and the directory of the run that adapts it."""
         # Relative, so that both runs can be moved together.
         path = os.path.relpath(checkpoint.path.resolve(), run.resolve())

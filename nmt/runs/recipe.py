@@ -76,7 +76,7 @@ REMEDY = "restore it, or remove the directory and give modules of your own with 
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Description:
+class _PluginsDescription:
     """The content of ``plugins.json``."""
 
     files: dict[str, FileFacts]
@@ -85,7 +85,7 @@ class _Description:
         documents.check_inside(self.files)
 
 
-_FORMAT = DocumentFormat(kind=_Description, name="nmt-plugins", version=1, remedy=REMEDY)
+_FORMAT = DocumentFormat(kind=_PluginsDescription, name="nmt-plugins", version=1, remedy=REMEDY)
 
 
 def write_plugins(run: Path, sources: Mapping[str, bytes]) -> None:
@@ -105,8 +105,8 @@ def write_plugins(run: Path, sources: Mapping[str, bytes]) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(source)
             files.sync(file)
-        facts = {name: FileFacts.of(partial / name) for name in sources}
-        text = _FORMAT.text(_Description(files=facts))
+        facts = {name: FileFacts.from_file(partial / name) for name in sources}
+        text = _FORMAT.text(_PluginsDescription(files=facts))
         (partial / DESCRIPTION).write_text(text, encoding="utf-8")
 
 

@@ -38,7 +38,7 @@ LINK_REMEDY = "give one of the run's checkpoints instead"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Description:
+class _RunDescription:
     """The content of ``run.json``."""
 
     source_lang: str
@@ -51,7 +51,7 @@ class _Description:
         documents.check_inside(self.files)
 
 
-_FORMAT = DocumentFormat(kind=_Description, name="nmt-run", version=VERSION, remedy=REMEDY)
+_FORMAT = DocumentFormat(kind=_RunDescription, name="nmt-run", version=VERSION, remedy=REMEDY)
 
 
 @dataclass(frozen=True)
@@ -148,12 +148,12 @@ class Run:
             written = subwords.save(path)
         write_recipe(path, recipe)
         write_plugins(path, plugins or {})
-        description = _Description(
+        description = _RunDescription(
             source_lang=languages[0],
             target_lang=languages[1],
             identity=identity,
             data=data,
-            files={file.name: FileFacts.of(file) for file in written},
+            files={file.name: FileFacts.from_file(file) for file in written},
         )
         with files.whole_file(path / "run.json") as unfinished:
             unfinished.write_text(_FORMAT.text(description), encoding="utf-8")

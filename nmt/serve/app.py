@@ -75,7 +75,7 @@ class Direction(BaseModel):
     """Unit of alignments; pieces if a language has no spaces."""
 
 
-class Settings(BaseModel):
+class ServerSettings(BaseModel):
     """Languages and limits."""
 
     pairs: list[Direction]
@@ -151,9 +151,9 @@ def _page_router(service: Service) -> APIRouter:
         return assets[name]
 
     @routes.get("/v1/settings", tags=["nmt"])
-    async def settings() -> Settings:
+    async def settings() -> ServerSettings:
         """List the languages and the limits, for the page."""
-        return Settings(
+        return ServerSettings(
             pairs=[
                 Direction(
                     source=source,

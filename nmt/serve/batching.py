@@ -18,7 +18,7 @@ LINES_PER_TURN = 32
 SHORT_LINE = 200
 """Lines with up to this many characters count as equally long."""
 
-Translate = Callable[[Batch], Awaitable[list[list[Fields]]]]
+Translate = Callable[[LineBatch], Awaitable[list[list[Fields]]]]
 """Function that lets a process translate a batch."""
 
 
@@ -201,7 +201,7 @@ class Batcher:
         if not jobs:
             return
         try:
-            batch = Batch(jobs[0].options, [job.requests[line] for job, line in lines])
+            batch = LineBatch(jobs[0].options, [job.requests[line] for job, line in lines])
             results = await self._translate_batch(batch)
         except Exception as error:
             if len(jobs) > 1:

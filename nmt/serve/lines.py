@@ -71,7 +71,7 @@ class AlternativesRequest(KnownKeys):
     count: int = Field(8, ge=1, le=20, description="Next tokens to try.")
 
 
-class Alternative(BaseModel):
+class AlternativeTranslation(BaseModel):
     """A translation that continues with another next word."""
 
     next: str
@@ -82,7 +82,7 @@ class Alternative(BaseModel):
 class Alternatives(BaseModel):
     """Translations of a line that differ in the next word, best first."""
 
-    alternatives: list[Alternative]
+    alternatives: list[AlternativeTranslation]
 
 
 class Stream(StreamingResponse):
@@ -126,7 +126,9 @@ def router(service: Service) -> APIRouter:
         options = BatchOptions(pair, count=wanted.count, alternatives=True)
         work = service.translate([Line(wanted.line, wanted.prefix)], options)
         [translations] = await while_connected(request, work, service.limits.seconds)
-        return Alternatives(alternatives=[Alternative(**fields) for fields in translations])
+        return Alternatives(
+            alternatives=[AlternativeTranslation(**fields) for fields in translations]
+        )
 
     @routes.post(
         "/v1/stream",

@@ -11,7 +11,7 @@ from functools import partial
 from nmt.errors import NmtError
 from nmt.inference import LineTranslator, SearchConfig, Translator
 from nmt.runtime.processes import available_cores
-from nmt.serve.workers import Batch, BatchTranslator, Fields, Pair, Processes
+from nmt.serve.workers import BatchTranslator, Fields, LineBatch, Pair, Processes
 
 Load = Callable[[], Sequence[LineTranslator]]
 
@@ -47,7 +47,7 @@ class Models:
         old, self._running = self._running, started
         old.retire()
 
-    async def translate(self, batch: Batch) -> list[list[Fields]]:
+    async def translate(self, batch: LineBatch) -> list[list[Fields]]:
         """Let a process translate a batch.
 
         Raises:
@@ -101,7 +101,7 @@ class _Running:
         self.with_context = {pair for pair, one in by_pair.items() if one.subwords.context}
         self.processes = processes
         translator = BatchTranslator(by_pair)
-        self.apply: Callable[[Batch], Awaitable[list[list[Fields]]]]
+        self.apply: Callable[[LineBatch], Awaitable[list[list[Fields]]]]
         self.retire: Callable[[], None]
         self.close: Callable[[], None]
         if can_fork:

@@ -41,7 +41,7 @@ class Service:
         self.batcher = Batcher(self._translate, slots, batch_lines, limits.queue, PAUSE)
         self.metrics.watch(lambda: self.batcher.num_waiting)
 
-    async def _translate(self, batch: Batch) -> list[list[Fields]]:
+    async def _translate(self, batch: LineBatch) -> list[list[Fields]]:
         self.metrics.batches.observe(len(batch.requests))
         # A second after the limit, all clients of the batch have got 503.
         return await with_timeout(self.limits.seconds + 1, self.models.translate(batch))

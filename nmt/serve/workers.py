@@ -56,7 +56,7 @@ class BatchOptions(Options):
 
 
 @dataclass(frozen=True)
-class Batch:
+class LineBatch:
     """Lines that are translated at once."""
 
     options: BatchOptions
@@ -69,7 +69,7 @@ class BatchTranslator:
     def __init__(self, translators: Mapping[Pair, LineTranslator]) -> None:
         self.translators = translators
 
-    def __call__(self, batch: Batch) -> list[list[Fields]]:
+    def __call__(self, batch: LineBatch) -> list[list[Fields]]:
         """Return the translations of each line, best first.
 
         Raises:

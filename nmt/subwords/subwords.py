@@ -112,7 +112,7 @@ class Subwords:
         return cls._read(present, lambda name: (bounded(path / name), path / name), num_threads)
 
     @classmethod
-    def of(cls, dataset: Dataset, num_threads: int = -1) -> Subwords:
+    def from_dataset(cls, dataset: Dataset, num_threads: int = -1) -> Subwords:
         """Return the subwords of a dataset, checked against its manifest.
 
         Raises:

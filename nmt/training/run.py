@@ -65,7 +65,7 @@ def train(
         NmtError: the dataset or the run cannot be used, or the run has another recipe.
     """
     dataset = Dataset.open(Path(experiment.train.data))
-    subwords = Subwords.of(dataset)
+    subwords = Subwords.from_dataset(dataset)
     is_only = subwords.directions is None
     experiment = experiment.for_language(dataset.manifest.target_lang, is_only)
     config = experiment.train

@@ -276,7 +276,7 @@ def find_base(init_from: str | None, run: Path, subwords: Subwords, adaptation: 
             f"--init-from {init_from}: its vocabulary is not that of the dataset, as an adaptation "
             f"needs; preprocess the text again with --subword-model {parent.path}"
         )
-    return Base.of(checkpoint, run)
+    return Base.from_checkpoint(checkpoint, run)
 
 
 def set_initial_weights(

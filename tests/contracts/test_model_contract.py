@@ -88,7 +88,7 @@ def test_packs_have_the_outputs_and_gradients_of_padded_sentences(
     model: Model, lengths: np.ndarray, filled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nmt.models.kernels.packs.shapes_are_costly", lambda _: filled)
-    packing = Packing.of(*lengths)
+    packing = Packing.from_lengths(*lengths)
     source, target = (
         torch.randint(EOS + 1, VOCABULARY, (int(side.sum()),)).masked_fill(side_ends(side), EOS)
         for side in lengths
@@ -114,7 +114,7 @@ def test_packs_have_the_outputs_and_gradients_of_padded_sentences(
 
 def test_a_pack_without_targets_has_a_gradient_of_zero(model: Model) -> None:
     model.train()
-    packing = Packing.of(np.array([1]), np.array([0]))
+    packing = Packing.from_lengths(np.array([1]), np.array([0]))
     output = model.decode_packs(torch.tensor([EOS]), torch.tensor([], dtype=torch.int64), packing)
     assert len(output) == 0
     output.sum().backward()
@@ -255,7 +255,7 @@ def test_the_attention_of_links_is_that_of_whole_sentences(model: Model) -> None
     source, target = some_sources(), some_targets()
     target[1, 4:] = PAD
     lengths = [(side != PAD).sum(1).numpy() for side in (source, target)]
-    packing = Packing.of(*lengths)
+    packing = Packing.from_lengths(*lengths)
     links = torch.tensor([[0, 6, 8, 11, 12], [0, 5, 9, 10, 15]])
     packs = source[source != PAD], target[target != PAD]
     output, weights = model.decode_links(*packs, packing, links)

@@ -56,7 +56,7 @@ def calibrate(
 
     chosen, data = model_or_default(model), data or default_dataset()
     dataset, loaded = Dataset.open(data), load_model(chosen, trust_plugins=trust_plugins)
-    if not Subwords.of(dataset).is_same_as(loaded.subwords):
+    if not Subwords.from_dataset(dataset).is_same_as(loaded.subwords):
         raise NmtError(
             f"{data}: its subwords differ from the subwords of {chosen}; give the run's own dataset"
         )

@@ -67,7 +67,7 @@ def shortlist(
     if not Run.exists(chosen):
         raise NmtError(f"{chosen}: not a run; give the directory of a run with --model")
     run, dataset = Run.open(chosen), Dataset.open(data)
-    subwords = Subwords.of(dataset)
+    subwords = Subwords.from_dataset(dataset)
     if not subwords.is_same_as(run.subwords):
         raise NmtError(
             f"{data}: its subwords differ from the subwords of {chosen}; give the run's own dataset"

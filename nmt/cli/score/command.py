@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nmt.cli.console import await_stdin
-from nmt.cli.options import Settings, SourceLang, only_model, recipe_flags
+from nmt.cli.options import RecipeSettings, SourceLang, only_model, recipe_flags
 from nmt.cli.recipe import import_named
 from nmt.cli.score.by_model import open_model, score_by_model
 from nmt.cli.score.references import References, read_systems, warn_of_unspaced
-from nmt.cli.score.report import Report
+from nmt.cli.score.report import ScoreReport
 from nmt.errors import NmtError
 from nmt.io.lines import Lines
 from nmt.recipe.config import build
@@ -226,7 +226,7 @@ def score(
     target_lang: TargetLang = None,
     source: Source = None,
     *,
-    settings: Settings,
+    settings: RecipeSettings,
     alignments: Alignments = None,
     by_document: ByDocument = False,
     sentence_level: SentenceLevel = False,
@@ -252,7 +252,7 @@ def score(
     given = reference[0] if reference else None
     await_stdin(given, source, alignments, *files)
     references = References(given, source, data, split, testset, pair, target_lang, source_lang)
-    report = Report(
+    report = ScoreReport(
         paired=paired,
         confidence=confidence,
         samples=samples,
@@ -281,7 +281,7 @@ def _score_by_model(
     device: str,
     files: Sequence[Path],
     references: References,
-    settings: Settings,
+    settings: RecipeSettings,
     as_json: bool,
 ) -> None:
     """Check the options, and print the log-probabilities that the model gives."""
@@ -304,8 +304,8 @@ def _score_by_metrics(
     files: Sequence[Path],
     references: References,
     alignments: Path | None,
-    report: Report,
-    settings: Settings,
+    report: ScoreReport,
+    settings: RecipeSettings,
 ) -> None:
     """Check the options, and print the scores of metrics."""
     given: Any = settings.flags["score.metrics"]

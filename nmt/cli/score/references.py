@@ -166,7 +166,7 @@ def _of_dataset(
         from nmt.data.dataset import Subset
         from nmt.subwords.subwords import Subwords
 
-        directions = Subwords.of(dataset).directions
+        directions = Subwords.from_dataset(dataset).directions
         assert directions is not None
         direction = directions.choose(target_lang, source_lang)
         language = direction[1]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class ScoreReport:
     """Statistics and form of the scores of metrics."""
 
     paired: Literal["bs", "ar"] | None

@@ -234,7 +234,7 @@ translations, each a list of texts; returns a score for each translation."""
 
 
 @dataclass
-class Candidate:
+class NBestEntry:
     """One translation of an n-best list."""
 
     number: int
@@ -251,7 +251,7 @@ class Candidate:
     """The score as the list writes it; None for a new score."""
 
     @classmethod
-    def parse(cls, line: str, place: str) -> Candidate:
+    def parse(cls, line: str, place: str) -> NBestEntry:
         """Parse a line ``id ||| text ||| features ||| score``.
 
         Raises:
@@ -364,7 +364,7 @@ def rescored(
     score: ScoreFunction | None = None,
     feature: str = "",
     weights: Mapping[str, float] = MappingProxyType({}),
-) -> Iterator[list[Candidate]]:
+) -> Iterator[list[NBestEntry]]:
     """Yield the candidates of each source line, perhaps none, perhaps with one more feature.
 
     Args:
@@ -406,9 +406,9 @@ def _rows(files: Sequence[Lines]) -> Iterator[tuple[str, ...]]:
         yield row
 
 
-def _candidates(lines: Lines, feature: str | None) -> Iterator[Candidate]:
+def _candidates(lines: Lines, feature: str | None) -> Iterator[NBestEntry]:
     for at, line in enumerate(chain.from_iterable(lines.blocks(BLOCK)), start=1):
-        candidate = Candidate.parse(line, f"{lines.name}:{at}")
+        candidate = NBestEntry.parse(line, f"{lines.name}:{at}")
         if feature in candidate.features:
             raise NmtError(
                 f"{lines.name}:{at}: there is a feature {feature} already; choose another --feature"
@@ -417,11 +417,11 @@ def _candidates(lines: Lines, feature: str | None) -> Iterator[Candidate]:
 
 
 def _with_sources(
-    candidates: Iterable[Candidate],
+    candidates: Iterable[NBestEntry],
     texts: Iterator[tuple[int, tuple[str, ...]]] | None,
     source: str,
     name: str,
-) -> Iterator[tuple[tuple[str, ...], Candidate]]:
+) -> Iterator[tuple[tuple[str, ...], NBestEntry]]:
     number = -1
     row: tuple[str, ...] = ()
     for at, candidate in enumerate(candidates, start=1):
@@ -449,12 +449,12 @@ def _with_sources(
 
 
 def _scored(
-    pairs: Iterator[tuple[tuple[str, ...], Candidate]],
+    pairs: Iterator[tuple[tuple[str, ...], NBestEntry]],
     score: ScoreFunction | None,
     feature: str,
     weights: Mapping[str, float],
     name: str,
-) -> Iterator[Candidate]:
+) -> Iterator[NBestEntry]:
     while block := list(islice(pairs, BLOCK)):
         if score:
             columns = map(list, zip(*(row for row, _ in block), strict=True))

@@ -13,7 +13,7 @@ from nmt.cli.console import await_stdin
 from nmt.cli.recipe import PluginFlag, import_named
 from nmt.cli.score.by_model import unequal_lines
 from nmt.cli.score.references import metric_for
-from nmt.cli.score.rescore import GREATEST, Candidate, rescored
+from nmt.cli.score.rescore import GREATEST, NBestEntry, rescored
 from nmt.errors import NmtError
 from nmt.io.lines import Lines
 from nmt.messages import say, warn
@@ -123,7 +123,7 @@ def tune(
     print(yaml.safe_dump(dict(zip(names, weights.tolist(), strict=True)), sort_keys=False), end="")
 
 
-def _lists(path: Path, lines: int, reference: Path) -> list[list[Candidate]]:
+def _lists(path: Path, lines: int, reference: Path) -> list[list[NBestEntry]]:
     """Return the translations of each line; an empty translation for a missing line."""
     listed = Lines.open(path)
     lists = list(islice(rescored(listed), lines + 1))
@@ -141,10 +141,10 @@ def _lists(path: Path, lines: int, reference: Path) -> list[list[Candidate]]:
             "they count as empty"
         )
     zeros = {name: [0.0] for name in next(filter(None, lists))[0].features}
-    return [row or [Candidate(number, "", zeros, 0.0)] for number, row in enumerate(lists)]
+    return [row or [NBestEntry(number, "", zeros, 0.0)] for number, row in enumerate(lists)]
 
 
-def _names(lists: list[list[Candidate]], features: str | None, path: Path) -> list[str]:
+def _names(lists: list[list[NBestEntry]], features: str | None, path: Path) -> list[str]:
     """Return the names of the features to weigh."""
     names = [*dict.fromkeys(features.split(",") if features else lists[0][0].features)]
     if not names:

@@ -11,7 +11,7 @@ from nmt.cli.console import check_output, check_stdin
 from nmt.cli.hints import ONE_TEXT
 from nmt.cli.options import (
     SEARCH_FLAGS,
-    Settings,
+    RecipeSettings,
     SourceLang,
     TargetLang,
     default_run,
@@ -276,7 +276,7 @@ def translate(
     source_lang: SourceLang = None,
     target_lang: TargetLang = None,
     *,
-    settings: Settings,
+    settings: RecipeSettings,
     engine: Engine = None,
     device: Device = "auto",
     precision: PrecisionName = "fp32",

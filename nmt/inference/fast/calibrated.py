@@ -183,7 +183,7 @@ def whole_vectors(length: int) -> int:
 def encode(model: Transformer, source: Tensor) -> Memory:
     """Return what :meth:`Transformer.encode` returns, for a :class:`PaddedCrossAttention`."""
     lengths = (source != PAD).sum(1).numpy()
-    pack = Packing.of(lengths, lengths).source
+    pack = Packing.from_lengths(lengths, lengths).source
     sentences = Packed(pack)
     encoded = model.encode_tokens(source[source != PAD], sentences)
     layers = [layer.cross.project(encoded, sentences) for layer in model.decoder]

@@ -15,7 +15,7 @@ from itertools import chain
 import numpy as np
 from tqdm import tqdm
 
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.data.vocabulary import EOS, UNK
 from nmt.languages import combining_marks
 from nmt.preprocess.alignment.hmm import HiddenMarkovModel
@@ -40,7 +40,7 @@ NEIGHBOURS = [(-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 
 _INSIDE = re.compile(rf"\w(?:.*[\w{combining_marks()}])?")
 
 
-class Vocabulary:
+class WordNumbers:
     """Numbers of the words of one language; words are compared without case and punctuation."""
 
     def __init__(self, lines: Iterable[str]) -> None:
@@ -64,7 +64,7 @@ class CorpusAligner:
         sample = reservoir(pairs, max_pairs, seed)
         kept = [pair for pair in sample if _fits(*pair) and all(map(str.strip, pair))]
         columns = [[pair[side] for pair in kept] for side in (0, 1)]
-        self._vocabularies = [Vocabulary(lines) for lines in columns]
+        self._vocabularies = [WordNumbers(lines) for lines in columns]
         rows = [
             words.encode(lines) for words, lines in zip(self._vocabularies, columns, strict=True)
         ]
@@ -76,9 +76,9 @@ class CorpusAligner:
         num_sources, num_targets = (len(self._vocabularies[side]) for side in sides)
         ended = [[np.array([*row, EOS]) for row in side] for side in (source, target)]
         # IBM model 1 has no local optima, so its table is a safe start for the hidden Markov model.
-        lexicon = Lexicon.learn(Pairs.of(*ended), num_sources, LEXICON_ITERATIONS)
+        lexicon = Lexicon.learn(Pairs.from_sentences(*ended), num_sources, LEXICON_ITERATIONS)
         model = HiddenMarkovModel(lexicon, num_targets)
-        words = Sentences.laid(source), Sentences.laid(target)
+        words = RaggedArray.from_lists(source), RaggedArray.from_lists(target)
         for _ in tqdm(range(HMM_ITERATIONS), "aligning", disable=None, leave=False):
             model.fit(*words)
         return model
@@ -96,7 +96,7 @@ class CorpusAligner:
             yield from ([] for _ in kept)
             return
         sides = [
-            Sentences.laid(words.encode(side))
+            RaggedArray.from_lists(words.encode(side))
             for words, side in zip(self._vocabularies, lines, strict=True)
         ]
         forwards = self._models[0].align(sides[0], sides[1])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.data.manifest import Ids
 from nmt.data.vocabulary import EOS
 from nmt.preprocess.alignment.lexicon import Floats, Lexicon
@@ -36,7 +36,7 @@ CELLS = 1 << 18
 
 
 @dataclass(frozen=True)
-class Batch:
+class AlignmentBatch:
     """Pairs of sentences with equally many source words, the longest target first."""
 
     indices: Ids
@@ -75,7 +75,7 @@ class HiddenMarkovModel:
         # The next source word is the likeliest move.
         self._moves: Floats = 1 / (1 + np.abs(distances - 1.0))
 
-    def fit(self, sources: Sentences, targets: Sentences) -> None:
+    def fit(self, sources: RaggedArray, targets: RaggedArray) -> None:
         """Run one iteration of expectation maximisation over pairs of sentences."""
         emissions, moves = np.zeros_like(self._emissions), np.zeros_like(self._moves)
         for batch in self._batches(sources, targets):
@@ -92,7 +92,7 @@ class HiddenMarkovModel:
         self._emissions[:-1] = np.maximum(emissions[:-1] * shares[self._sources], MIN_EMISSION)
         self._moves = moves + MIN_EMISSION
 
-    def align(self, sources: Sentences, targets: Sentences) -> list[Ids]:
+    def align(self, sources: RaggedArray, targets: RaggedArray) -> list[Ids]:
         """Return the likeliest source word of each target word, from 0; -1 for NULL."""
         aligned: list[Ids] = [np.zeros(0, np.int64)] * len(sources.lengths)
         for batch in self._batches(sources, targets):
@@ -103,7 +103,7 @@ class HiddenMarkovModel:
                 aligned[index] = best[: batch.lengths[row], row]
         return aligned
 
-    def _batches(self, sources: Sentences, targets: Sentences) -> Iterator[Batch]:
+    def _batches(self, sources: RaggedArray, targets: RaggedArray) -> Iterator[AlignmentBatch]:
         """Yield all pairs that have words on both sides."""
         lengths = np.stack((sources.lengths, targets.lengths))
         # Equal source lengths share one matrix of moves.
@@ -122,7 +122,7 @@ class HiddenMarkovModel:
             places = starts[1][chosen] + np.arange(longest)[:, None]  # [J, B]
             heard = targets.tokens[np.minimum(places, len(targets.tokens) - 1)]
             wanted = read.astype(np.int64) * self._num_targets + heard[..., None]
-            yield Batch(chosen, lengths[1, chosen], self._find(wanted))
+            yield AlignmentBatch(chosen, lengths[1, chosen], self._find(wanted))
 
     def _find(self, keys: npt.NDArray[np.int64]) -> Ids:
         """Return the indices of emissions; the last index for emissions outside the table."""
@@ -130,7 +130,7 @@ class HiddenMarkovModel:
         is_known = self._keys[np.minimum(indices, len(self._keys) - 1)] == keys
         return np.where(is_known, indices, len(self._keys))
 
-    def _posteriors(self, batch: Batch) -> Posteriors:
+    def _posteriors(self, batch: AlignmentBatch) -> Posteriors:
         """Run the forward and the backward algorithm over a batch.
 
         The next source word depends on the last source word alone, whether NULL came after it or

@@ -22,7 +22,7 @@ from nmt.data.shortlist import Origin, Shortlist
 from nmt.data.vocabulary import EOS, PAD
 
 CELLS = 1 << 22
-"""Largest table of one :class:`Block` of target ids, if it has several."""
+"""Largest table of one :class:`CountBlock` of target ids, if it has several."""
 
 LINKS = 1 << 21
 """Pairs of a target and a source token to weigh at once."""
@@ -110,7 +110,7 @@ class Pairs:
     """Index of the pair of each target token."""
 
     @classmethod
-    def of(cls, sources: list[Ids], targets: list[Ids]) -> Pairs:
+    def from_sentences(cls, sources: list[Ids], targets: list[Ids]) -> Pairs:
         """Return the pairs of these sentences, each with its EOS."""
         lengths = np.fromiter(map(len, sources), np.int64, len(sources))
         flat = np.concatenate(targets).astype(np.int32)
@@ -125,7 +125,9 @@ class Pairs:
         """Return at most `most` pairs, evenly spread over a split."""
         step = -(-len(split) // most)
         chosen = range(0, len(split), step)
-        return cls.of([split.source(at) for at in chosen], [split.target(at) for at in chosen])
+        return cls.from_sentences(
+            [split.source(at) for at in chosen], [split.target(at) for at in chosen]
+        )
 
     def blocks(self, num_sources: int) -> Iterator[tuple[int, int]]:
         """Yield ranges of target ids, [first, last), with at most `CELLS` cells each, or one id.
@@ -182,7 +184,7 @@ class Lexicon:
         The expected counts of a target token depend on t of that target alone. So each block of
         targets is processed by itself, and only its counts that are not near zero are kept.
         """
-        blocks = [Block(first, last) for first, last in pairs.blocks(num_sources)]
+        blocks = [CountBlock(first, last) for first, last in pairs.blocks(num_sources)]
         least = MIN_SHARE * np.bincount(pairs.sources, minlength=num_sources)
         totals: Floats | None = None  # None: all translations are equally likely
         for _ in tqdm(range(iterations), "shortlist", disable=None, leave=False):
@@ -210,7 +212,7 @@ class Lexicon:
         return likeliest
 
 
-class Block:
+class CountBlock:
     """Expected counts of source ids with a range of target ids; counts near zero are dropped."""
 
     def __init__(self, first: int, last: int) -> None:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from nmt.data.manifest import Lengths, reasons
 from nmt.errors import NmtError
-from nmt.preprocess.cleaning.steps import Duplicates, Filtering, HeldOut, Rewriting, Step
+from nmt.preprocess.cleaning.steps import CleaningStep, Duplicates, Filtering, HeldOut, Rewriting
 
 MAX_EXAMPLES = 10
 
@@ -77,7 +77,7 @@ class Cleaning:
     Lengths are in subword tokens, EOS included.
     """
 
-    clean: tuple[Step, ...] = ()
+    clean: tuple[CleaningStep, ...] = ()
     """Steps that rewrite the training text or drop pairs, in this order, before it is cut into
     subwords. Only ``duplicates`` always runs last, after the limits in tokens. No steps by default:
     only pairs that training cannot use are dropped."""

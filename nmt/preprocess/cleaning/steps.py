@@ -20,26 +20,26 @@ from nmt.recipe.registry import Registry
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class CleaningStep:
     """One step of cleaning the training text; held-out text is never cleaned."""
 
-    registry: ClassVar[Registry[Step]]
+    registry: ClassVar[Registry[CleaningStep]]
 
     name: str = ""
     """Registered name of the step."""
 
-    def for_languages(self, source_lang: str, target_lang: str) -> Step:
+    def for_languages(self, source_lang: str, target_lang: str) -> CleaningStep:
         """Return the step with the settings of the languages where none are given."""
         return self
 
 
-steps: Registry[Step] = Registry("cleaning step")
+steps: Registry[CleaningStep] = Registry("cleaning step")
 
-Step.registry = steps
+CleaningStep.registry = steps
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rewriting(Step, ABC):
+class Rewriting(CleaningStep, ABC):
     """A step that changes text."""
 
     @abstractmethod
@@ -55,7 +55,7 @@ class Rewriting(Step, ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Filtering(Step, ABC):
+class Filtering(CleaningStep, ABC):
     """A step that drops pairs."""
 
     @abstractmethod
@@ -242,7 +242,7 @@ class HeldOut(Filtering):
 
 @steps.register("duplicates")
 @dataclass(frozen=True, kw_only=True)
-class Duplicates(Step):
+class Duplicates(CleaningStep):
     """Keeps only the first of equal pairs, over all corpora with the same target language.
 
     ``duplicates`` runs after all other steps and after the limits in tokens, wherever it stands in

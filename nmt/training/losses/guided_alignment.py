@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt.data.batches import Batch, TokenLinks
-from nmt.data.columns import Sentences
+from nmt.data.columns import RaggedArray
 from nmt.data.dataset import Split
 from nmt.data.packing import Packing
 from nmt.data.sampler import Indices
@@ -101,7 +101,7 @@ def _tokens_of_words(
         words: [n], the number of each word in its sentence.
     """
     lengths = (rows != PAD).sum(1)
-    numbers = words_of_subwords(Sentences(rows[rows != PAD], lengths), begins_word)
+    numbers = words_of_subwords(RaggedArray(rows[rows != PAD], lengths), begins_word)
     width = rows.shape[1] + 1  # more than any number of words
     numbers[numbers < 0] = width - 1  # the end of the sentence belongs to no word
     keys = np.repeat(np.arange(len(rows)), lengths) * width + numbers

@@ -181,7 +181,7 @@ def filled_up(batch: Batch) -> Batch:
         target_input=F.pad(batch.target_input, (0, of_target)),
         target_output=F.pad(labels, (0, of_target)),
         weights=F.pad(weights, (0, of_target)),
-        packing=Packing.of(*lengths).to(device),
+        packing=Packing.from_lengths(*lengths).to(device),
     )
 
 
