@@ -336,7 +336,7 @@ def test_exports_take_merged_weights_and_refuse_adapters(
         assert (done.status, done.err) == (
             1,
             f"nmt: error: {adapted}: no other engine has adapters; translate with nmt itself, or "
-            "train with lora, which is merged\n",
+            "train with lora, which an export merges into the weights\n",
         )
 
 

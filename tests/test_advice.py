@@ -588,13 +588,11 @@ def test_named_sets_are_held_out_instead_of_pairs_of_the_corpus(
     arguments = "init", "numbers", "-s", "en", "-t", "de", "--minutes", 0.02
     refused = nmt(*arguments, "--valid", "elsewhere", "--test", "numbers")
     assert (refused.status, refused.out) == (1, "")
-    assert refused.err == (
-        "nmt: error: numbers.en: is training text; give a held-out set that is not\n"
-    )
+    assert refused.err == ("nmt: error: numbers.en: is training text; give a held-out set\n")
     refused = nmt(*arguments, "--valid", "elsewhere", "--test", "./elsewhere")
     assert refused.err == (
-        "nmt: error: elsewhere.en: is given as --valid and --test; leave one of them out, which is "
-        "then made\n"
+        "nmt: error: elsewhere.en: is given as --valid and --test; leave out one of them, and "
+        "nmt init makes it\n"
     )
     missing = nmt(*arguments, "--valid", "nowhere")
     assert missing.err.startswith("nmt: error: no such file: nowhere.en")
@@ -628,7 +626,7 @@ def test_minutes_without_an_end_are_refused(quick: None, nmt: Any, minutes: str)
     assert refused.status == 2
     assert refused.err == (
         f"nmt: error: Invalid value for '--minutes': {minutes} is not between 0.01 and 1,000,000; "
-        "leave it out to train as long as the corpus deserves (see nmt init --help)\n"
+        "leave it out to choose the time by the size of the corpus (see nmt init --help)\n"
     )
 
 
@@ -637,8 +635,8 @@ def test_an_empty_language_is_refused(quick: None, nmt: Any, languages: tuple[st
     refused = nmt("init", "train", *languages)
     assert (refused.status, refused.err) == (
         2,
-        "nmt: error: a language is empty; give the ends of the files' names, as -s en (see nmt "
-        "init --help)\n",
+        "nmt: error: a language is empty; give the ends of the files' names, for example -s en "
+        "(see nmt init --help)\n",
     )
 
 

@@ -107,7 +107,7 @@ def test_trees_without_brackets_score_nothing() -> None:
     ("text", "message"),
     [
         ("(S (NN dog)", "here: 1 brackets are not closed"),
-        ("(NN dog))", "here: a closing bracket without an opening one"),
+        ("(NN dog))", "here: a closing bracket without an opening bracket"),
         ("dog", "here: 'dog' stands outside of every tree"),
         ("(NN big dog)", "a bracket holds one word, or other brackets"),
         ("(S)", "a bracket holds one word, or other brackets"),

@@ -54,7 +54,7 @@ def test_a_run_is_shown_with_its_shortlist_and_calibration(calibrated: Path, nmt
     assert shortlist == "shortlist: yes, for `nmt translate --shortlist`"
     assert calibration == f"calibration: of {best}, for `nmt translate --precision int8`"
     Calibration(weights="0" * 64, ranges={}).save(calibrated)
-    assert "calibration: of a checkpoint that the run no longer has" in nmt(
+    assert "calibration: for a checkpoint that the run no longer has" in nmt(
         "inspect", calibrated
     ).out  # fmt: skip
     (calibrated / "calibration.json").write_text("{}", encoding="utf-8")
@@ -78,7 +78,7 @@ def test_a_calibration_of_other_weights_is_not_used(
     assert load_model(calibrated).calibration is None
     done = nmt("translate", *flags)
     assert done.status == 0
-    assert "calibration.json: of another checkpoint than update_" in done.err
+    assert "calibration.json: measured for another checkpoint than update_" in done.err
     assert "make it again with `nmt calibrate`" in done.err
     (calibrated / "calibration.json").unlink()
     assert nmt("translate", *flags).out == done.out

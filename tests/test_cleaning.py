@@ -185,8 +185,8 @@ def test_no_step_makes_lines_or_loses_them(name):
         ([{"name": "numbers", "max_word": -1}], "max_word must be at least 0, not -1"),
         (
             ["unicode", "held_out", "identical", "spaces"],
-            "clean has spaces behind held_out, which looks for lines as the last rewriting leaves "
-            "them; put held_out behind spaces",
+            "clean has spaces after held_out, but held_out compares the lines after the last "
+            "rewriting step; put held_out after spaces",
         ),
     ],
 )

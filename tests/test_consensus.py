@@ -150,5 +150,5 @@ def test_one_hypothesis_to_choose_from_is_worth_a_warning(
     assert (
         "sample finds one hypothesis, which agrees with itself; raise search.strategy." in sampled
     )
-    assert "agrees with itself; take --strategy sample or beam" in messages("--strategy", "greedy")
+    assert "agrees with itself; use --strategy sample or beam" in messages("--strategy", "greedy")
     assert "agrees" not in messages("--strategy", "sample", "--set", "search.strategy.samples=2")

@@ -108,7 +108,7 @@ def test_a_tag_that_is_a_special_piece_is_refused(tag):
 
 def test_a_missing_file_is_named_with_its_candidates(tmp_path):
     with pytest.raises(
-        NmtError, match=r"no such file: \S*/c.en, nor the same with .gz, .xz or .zst"
+        NmtError, match=r"no such file: \S*/c.en, nor the same name with .gz, .xz or .zst"
     ):
         Bitext.find(str(tmp_path / "c"), "en", "de")
 

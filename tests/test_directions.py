@@ -455,7 +455,11 @@ def test_alignments_are_refused_where_given_subwords_bring_a_tag(
     [
         (DIRECTIONS, {"alignments": True}, "alignments go without tags; leave out one of them"),
         ([("en", "en")], {}, "source_lang and target_lang are both 'en'"),
-        ([("en", "")], {}, "not given: --target-lang; say it there or in the recipe"),
+        (
+            [("en", "")],
+            {},
+            "not given: --target-lang; give these options, or the keys in the recipe",
+        ),
     ],
 )
 def test_entries_that_do_not_fit_are_refused(

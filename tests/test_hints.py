@@ -86,8 +86,8 @@ def test_commands_of_other_toolkits_are_not_ours() -> None:
         ("train --frobnicate", "no option --frobnicate"),
         ("translate --dropout 0.1", "no option --dropout"),
         ("translate -beam_size 5", "no option -beam_size; use --beam-size"),
-        ("score -m bleu,ter -r a b", "--metric bleu,ter: give each metric its own, --metric bleu "
-         "--metric ter"),
+        ("score -m bleu,ter -r a b", "--metric bleu,ter: give each metric its own flag, --metric "
+         "bleu --metric ter"),
         ("score -r a -m bleu chrf b", "chrf is a metric, not a file; use --metric chrf"),
         ("score -t wmt14 -l en-de", "--testset and --language-pair go together; -t is "
          "--target-lang here"),

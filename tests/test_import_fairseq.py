@@ -293,7 +293,7 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (save([1]), r"not a checkpoint of fairseq"),
     (save({"model": {}}), r"no counterpart of arch None"),
     (pipe, r"model.pt: not a regular file"),
-    (two, r"several checkpoints: model1.pt, model2.pt; import each of an ensemble"),
+    (two, r"several checkpoints: model1.pt, model2.pt; import each model of an ensemble"),
     (lambda path: (path / "dict.de.txt").unlink(), r"dict.de.txt: missing"),
     (write("dict.de.txt", "a\n"), r"dict.de.txt:1: expected a piece and a count, not 'a'"),
     (append("dict.de.txt", "a x\n"), r"expected a piece and a count, not 'a x'"),

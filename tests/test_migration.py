@@ -305,7 +305,7 @@ def test_a_recipe_has_the_values_of_the_options(
         ("fairseq", "fairseq-train d --patience -1", "--patience -1: no limit or seed there; the "
          "default of train.patience is taken"),
         ("fairseq", "fairseq-train d --seed 7 8", "--seed 7 8: train.seed has one value; the first "
-         "one is taken"),
+         "is taken"),
         ("fairseq", "fairseq-train d --restore-file x.pt", "--restore-file x.pt: give the same "
          "--save-dir: the run there is resumed"),
         ("fairseq", "fairseq-generate d --path m.pt", "--path m.pt: use --model RUN, once for each "

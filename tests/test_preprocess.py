@@ -271,12 +271,13 @@ def test_the_manifest_holds_the_whole_recipe_but_what_does_not_shape_the_data(he
     [
         (
             {"source_lang": "", "train": [], "valid": None},
-            "preprocess: not given: --source-lang, --train, --valid; say it there or in the "
-            "recipe, which `nmt init` writes",
+            "preprocess: not given: --source-lang, --train, --valid; give these options, or the "
+            "keys in the recipe, which `nmt init` writes",
         ),
         (
             {"target_lang": "", "train": [{"path": "a", "target_lang": "de"}, "b"]},
-            "preprocess: not given: --target-lang of b; say it there or in the recipe",
+            "preprocess: not given: --target-lang of b; give these options, or the keys in the "
+            "recipe",
         ),
         ({"target_lang": "en"}, "preprocess: source_lang and target_lang are both 'en'"),
         ({"shard": "3/2"}, "preprocess: shard must be I/N with I from 1 to N, or auto, not '3/2'"),
@@ -345,7 +346,7 @@ def test_training_text_as_the_validation_set_is_named_where_no_pair_is_left(here
         preprocess(config(clean=["identical", "held_out"], subword_model=pretrained_subwords(here)))
     assert str(error.value) == (
         "preprocess: cleaning dropped 10 of 10 training pairs: 1 identical, 9 held out; the "
-        "validation or test set holds training text; give others (--valid, --test)"
+        "validation or test set holds training text; give other sets (--valid, --test)"
     )
 
 
@@ -700,7 +701,7 @@ def test_shards_are_one_dataset_without_duplicates(here):
 
 def test_a_shard_does_not_hide_a_whole_dataset(here):
     preprocess(config())
-    with pytest.raises(NmtError, match="data-bin: holds a whole dataset, beside which no part"):
+    with pytest.raises(NmtError, match="data-bin: holds a whole dataset and cannot hold a part"):
         preprocess(config(shard="1/2"))
     Dataset.open(here / "data-bin").verify()
 

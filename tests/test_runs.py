@@ -594,7 +594,7 @@ def test_a_directory_of_a_run_that_was_killed_is_taken_again(tmp_path: Path, nam
 
 def test_a_link_to_a_checkpoint_that_is_gone_is_a_file_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "last").symlink_to("update_0000001")
-    with pytest.raises(NmtError, match="is no run, but holds last"), locked(tmp_path):
+    with pytest.raises(NmtError, match="is not a run, but holds last"), locked(tmp_path):
         pass
 
 

@@ -386,7 +386,7 @@ def test_documents_have_the_same_blank_lines_on_all_sides(documents: tuple[str, 
     assert "documents of test.de, 3 lines" in done.stdout
     Path("bad.txt").write_text("a\n" * 10)
     assert message(*documents, "--by-document") == (
-        "bad.txt: line 1 has text, but that line of test.de is blank; the blank lines between "
+        "bad.txt: line 1 has text, but the same line of test.de is blank; the blank lines between "
         "documents must be in the same places"
     )
     for lines in (9, 11):
@@ -405,7 +405,9 @@ def test_documents_have_the_same_blank_lines_on_all_sides(documents: tuple[str, 
 
 def test_a_protocol_for_test_sets_scores_no_sentences():
     flags = ("--reference", "test.de", "output.txt", "--sentence-level", "--metric", "paper_bleu")
-    assert message(*flags).startswith("paper_bleu: a BLEU that is not smoothed says nothing of one")
+    assert message(*flags).startswith(
+        "paper_bleu: a BLEU that is not smoothed says nothing about one"
+    )
 
 
 def test_comet_takes_the_source_from_where_it_is(data_bin: Path, monkeypatch: pytest.MonkeyPatch):

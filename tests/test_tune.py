@@ -205,7 +205,10 @@ def test_lists_and_weights_that_do_not_fit_are_refused(
         refused = nmt("tune", tmp_path / "odd", *flags[2:])
         assert "a feature is not a number from -1e+100 to 1e+100; leave it" in refused.err
     refused = nmt("tune", tmp_path / "odd", flags[2], tmp_path / "empty")
-    assert f"{tmp_path}/empty: no references; give a line for each of the list" in refused.err
+    assert (
+        f"{tmp_path}/empty: no references; give a line for each source line of the list"
+        in refused.err
+    )
     (tmp_path / "bare").write_text("0 ||| a |||  ||| 1\n")
     assert "the translations have no features" in nmt("tune", tmp_path / "bare", *flags[2:]).err
     no_weights = "no weights, lines NAME: NUMBER, as nmt tune writes them"

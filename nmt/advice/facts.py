@@ -193,8 +193,8 @@ def find(
     were made from another corpus, are ignored. A set that lacks a side is ignored with a warning.
     """
     used = {file.resolve() for bitext in (*bitexts, *others) for file in bitext.files}
-    beside = (path for prefix in train for path in _beside(split, Path(prefix)))
-    for path in itertools.chain([str(DIRECTORY / split)], beside):
+    usual = (path for prefix in train for path in _usual_paths(split, Path(prefix)))
+    for path in itertools.chain([str(DIRECTORY / split)], usual):
         is_made = path == str(DIRECTORY / split)
         try:
             bitext = Bitext.find(path, *languages)
@@ -242,7 +242,7 @@ def _is_from(bitexts: Sequence[Bitext], made: Bitext) -> bool:
     return has_most(bitexts, pairs)
 
 
-def _beside(split: str, train: Path) -> Iterator[str]:
+def _usual_paths(split: str, train: Path) -> Iterator[str]:
     """Yield the usual paths: ``val.tok`` next to ``train.tok``, else ``val`` in the directory.
 
     Next to ``crawl.tsv.gz``, ``val.tsv`` comes before ``val``.

@@ -48,7 +48,7 @@ def check_stdin(*inputs: Path | None) -> None:
 
 
 def await_stdin(*inputs: Path | None) -> None:
-    """Check the inputs likewise, and print a message if lines are awaited from a terminal."""
+    """Check the inputs, and print a message if lines are awaited from a terminal."""
     check_stdin(*inputs)
     if Path("-") in inputs and sys.stdin and sys.stdin.isatty():
         say("reads lines from the terminal; type them, and Ctrl-D at the end")

@@ -43,8 +43,7 @@ class Batch:
     packing: Packing
     """Lengths of the sentences, from which padded tensors can be made."""
     links: TokenLinks | None = None
-    """Word alignments, if there are any; a repeated batch keeps those links for its first copy
-    only."""
+    """Word alignments, if there are any; a repeated batch has links for its first copy only."""
     weights: Tensor | None = None
     """[P] float32, weight of each target token in the loss, unless all weights are 1. In a repeated
     batch, the weights belong to the first copy."""

@@ -269,7 +269,7 @@ def _fit(
 def in_length_order(split: Split | Subset, max_tokens: int) -> list[Indices]:
     """Return batches of similar length, at most `max_tokens` positions, of all sentences.
 
-    Pairs that are blank on both sides, such as those between documents, are left out.
+    Pairs that are blank on both sides, such as blank lines between documents, are left out.
     """
     longer = np.maximum(split.source_lengths, split.target_lengths)
     order = np.argsort(longer, kind="stable")

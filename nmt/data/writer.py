@@ -288,7 +288,7 @@ class _LinkWriter:
         self._files[1].write(np.zeros(1, OFFSET_TYPE).tobytes())
 
     def append(self, links: RaggedArray) -> None:
-        """Append the links of pairs, as of :meth:`SplitWriter.append_links`."""
+        """Append the links of pairs; see :meth:`SplitWriter.append_links`."""
         ends = self._links + np.cumsum(links.lengths // 2)
         self._files[0].write(links.tokens.astype(LINK_TYPE).tobytes())
         self._files[1].write(ends.astype(OFFSET_TYPE).tobytes())

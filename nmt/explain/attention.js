@@ -200,7 +200,7 @@ function drawPictures() {
   }
 }
 
-/** Choose a query of a model, and of those beside it that have the same ones; null for all. */
+/** Choose a query of a model, and of the models next to it with the same queries; null for all. */
 function select(query, chosen) {
   const queries = textOf(ends(chosen)[0]);
   for (const model of models) {
@@ -277,7 +277,7 @@ function lines(model, [queries, keys], matrices) {
       width: room,
       height,
       role: "group",
-      "aria-label": "Lines from each token to those it attends to",
+      "aria-label": "Lines from each token to the tokens it attends to",
     },
     ...rows,
     ...labels,

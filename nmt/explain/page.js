@@ -174,7 +174,7 @@ function showSteps(model) {
   showStep(model);
 }
 
-/** Choose a step of a model, and of those beside it that have the same translation. */
+/** Choose a step of a model, and of the models next to it with the same translation. */
 function chooseStep(at, chosen) {
   const pieces = (model) => sentenceOf(model).target.pieces.join(" ");
   for (const model of models)
@@ -297,7 +297,7 @@ function showSearch(model) {
         width: width * steps,
         height: height * Math.max(...Object.values(counts)) + 4,
         role: "img",
-        "aria-label": `${beam.length} hypotheses kept in ${steps} steps; the table below has those at the end`,
+        "aria-label": `${beam.length} hypotheses kept in ${steps} steps; the table below has the hypotheses at the end`,
       },
       ...strokes,
       ...nodes,

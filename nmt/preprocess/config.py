@@ -157,8 +157,8 @@ class PreprocessConfig(Cleaning, SubwordTraining):
         if self.drops_duplicates:
             raise ValueError("documents: clean has duplicates, which would tear documents apart")
         if self.alignments or self.sentence_weights:
-            beside = "alignments" if self.alignments else "sentence_weights"
-            raise ValueError(f"documents go without {beside}; unset one of them")
+            conflict = "alignments" if self.alignments else "sentence_weights"
+            raise ValueError(f"documents go without {conflict}; unset one of them")
         if self.target_order == "right_to_left":
             raise ValueError("documents go with target_order left_to_right alone; unset one")
 

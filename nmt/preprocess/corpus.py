@@ -121,7 +121,7 @@ class TextBlock:
     """Empty if `source` holds both columns."""
     position: int
     """Bytes of the source's file, compressed as the file is, read so far."""
-    beside: tuple[bytes, ...] = ()
+    annotation_lines: tuple[bytes, ...] = ()
     """Lines of the files of annotations; none if `source` holds them in its last columns."""
     corpus: int = 0
     """Index of the bitext among the training corpora."""
@@ -141,11 +141,11 @@ class TextBlock:
         """
         bitext, first = self.bitext, self.first
         source = decode(self.source, bitext.names[0], first, on_invalid_utf8, REPLACE)
-        names = [str(path) for path in bitext.beside]
+        names = [str(path) for path in bitext.annotation_files]
         if bitext.target is not None:
             target = decode(self.target, bitext.names[1], first, on_invalid_utf8, REPLACE)
-            beside = zip(self.beside, names, strict=True)
-            others = [decode(lines, name, first, None) for lines, name in beside]
+            files = zip(self.annotation_lines, names, strict=True)
+            others = [decode(lines, name, first, None) for lines, name in files]
         else:
             source, target, *others = self._columns(source)
             names = bitext.names * len(others)
@@ -189,7 +189,7 @@ class Bitext:
     """Whether `source` is a copy of the standard input."""
     annotations: tuple[Annotation, ...] = ()
     """Annotations of the pairs, in the order of files or columns."""
-    beside: tuple[Path, ...] = ()
+    annotation_files: tuple[Path, ...] = ()
     """Files of the annotations, one line for each pair; none if `source` holds them."""
     direction: Direction = ("", "")
     """Source and target language."""
@@ -225,7 +225,7 @@ class Bitext:
         except NmtError:
             _refuse_one_side(path, direction)
             raise
-        return make(*sides, beside=tuple(kind.find(path) for kind in annotations))
+        return make(*sides, annotation_files=tuple(kind.find(path) for kind in annotations))
 
     def __str__(self) -> str:
         return " and ".join(self.names)
@@ -233,7 +233,7 @@ class Bitext:
     @property
     def files(self) -> list[Path]:
         """The files that hold the text and its annotations."""
-        paths = (self.source, self.target, *self.beside)
+        paths = (self.source, self.target, *self.annotation_files)
         return [path for path in paths if path is not None]
 
     @property
@@ -271,9 +271,11 @@ class Bitext:
         for blocks in self._by_documents(columns, size) if self.has_documents else columns:
             # Bytes, not text: workers decode on other cores.
             source, *others = (b"".join(block.lines) for block in blocks)
-            target, *beside = others or [b""]
+            target, *annotation_lines = others or [b""]
             lines, position = blocks[0]
-            yield TextBlock(self, first, len(lines), source, target, position, tuple(beside))
+            yield TextBlock(
+                self, first, len(lines), source, target, position, tuple(annotation_lines)
+            )
             first += len(lines)
         if first == 1:
             raise NmtError(f"{self}: empty; give files with sentences")

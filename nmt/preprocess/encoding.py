@@ -133,7 +133,7 @@ class Encoder:
             keys=pairs.keys,
             weights=weights[pairs.lines] if len(weights) else weights,
             stats=stats,
-            block=replace(block, source=b"", target=b"", beside=()),
+            block=replace(block, source=b"", target=b"", annotation_lines=()),
             links=links,
         )
 
@@ -310,7 +310,7 @@ class PairStore:
         """Append all encoded blocks, and mark the store as done.
 
         Args:
-            encoded: the blocks after those that :attr:`progress` counts.
+            encoded: the blocks after the blocks that :attr:`progress` counts.
             save_every: number of blocks between saves of the progress.
         """
         progress = self.progress

@@ -105,15 +105,15 @@ def _lies_in(directory: Path, module: str, where: str) -> bool:
         NmtError: the module in the directory has the name of an installed module.
     """
     top = module.partition(".")[0]
-    beside = PathFinder.find_spec(top, [str(directory.resolve())])
-    if beside is None or top in sys.modules:
+    local = PathFinder.find_spec(top, [str(directory.resolve())])
+    if local is None or top in sys.modules:
         return False
     elsewhere = find_spec(top)
     if elsewhere is None or _is_namespace(elsewhere):
         return True
-    if not _is_namespace(beside) and Path(str(elsewhere.origin)) != Path(str(beside.origin)):
+    if not _is_namespace(local) and Path(str(elsewhere.origin)) != Path(str(local.origin)):
         raise NmtError(
-            f"{where}: the plugin {beside.origin} has the name of an installed module "
+            f"{where}: the plugin {local.origin} has the name of an installed module "
             f"({elsewhere.origin}); rename it"
         )
     return False
@@ -180,8 +180,8 @@ def plugin_sources(modules: Sequence[str]) -> dict[str, bytes]:
             files = {str(file.relative_to(root)): file.read_bytes() for file in _files(root, name)}
             sources.update(files)
             if not _is_installed(root):
-                beside = sorted({top for source in files.values() for top in _imported(source)})
-                names += [top for top in beside if top not in names and _is_module(root, top)]
+                imported = sorted({top for source in files.values() for top in _imported(source)})
+                names += [top for top in imported if top not in names and _is_module(root, top)]
     return sources
 
 

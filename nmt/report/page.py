@@ -27,7 +27,9 @@ def page(report: RunReport) -> str:
     """
     document = report.document()
     names = list(report.runs)
-    title = f"Training of {', '.join(names[:4])}{' and others' if names[4:] else ''}"
+    title = (
+        f"Training of {', '.join(names[:4])}{f' and {len(names) - 4} more' if names[4:] else ''}"
+    )
     sections = [
         section("runs", "Runs", _overview(document)),
         section("curves", "Curves", *_charts(report)),

@@ -212,10 +212,10 @@ class BpePieces(Segmenter):
             # before.
             begin = max(place, text.find(plain, place, place + NEAR + len(plain)))
             place = min(begin + len(plain), len(text))
-            behind = begin
+            piece_end = begin
             for piece in word:
-                offsets.append(min(behind, max(begin, place - 1)))
-                behind += len(piece)
+                offsets.append(min(piece_end, max(begin, place - 1)))
+                piece_end += len(piece)
         return offsets
 
     def _plain(self, word: str) -> str:

@@ -214,7 +214,7 @@ class CasedSegmenter(WrappedSegmenter):
         return restored
 
     def _placed(self, row: list[int], offsets: list[int], end: int) -> list[int]:
-        """Return the offsets of all ids from those of the ids without marks."""
+        """Return the offsets of all ids, given the offsets of the ids without marks."""
         place, others = end, reversed(offsets)
         placed = []
         for token in reversed(row):

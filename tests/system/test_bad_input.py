@@ -144,7 +144,7 @@ MISTAKES = {
     ),
     "text that is not there": Mistake(
         "preprocess --train no/train --valid corpus/valid --output-dir fresh",
-        "no such file: no/train.en, nor the same with .gz, .xz or .zst behind it",
+        "no such file: no/train.en, nor the same name with .gz, .xz or .zst",
     ),
     "text of one language beside a dataset": Mistake(
         "preprocess --train corpus/train.en --valid corpus/valid",
@@ -152,8 +152,8 @@ MISTAKES = {
     ),
     "nothing to read beside a dataset": Mistake(
         "preprocess",
-        "preprocess: not given: --train, --valid; say it there or in the recipe, which `nmt init` "
-        "writes",
+        "preprocess: not given: --train, --valid; give these options, or the keys in the recipe, "
+        "which `nmt init` writes",
     ),
     "files of different length": Mistake(
         PREPROCESS,
@@ -306,12 +306,12 @@ MISTAKES = {
     ),
     "an average of no run": Mistake(
         f"{AVERAGE} --run corpus --last 1",
-        "corpus/run.json: missing: corpus is not a run; give one that `nmt train` has made",
+        "corpus/run.json: missing: corpus is not a run; give a run that `nmt train` has made",
     ),
     "an average of no checkpoint": Mistake(
         f"{AVERAGE} corpus",
         "corpus/checkpoint.json: missing: corpus is not a checkpoint; "
-        "give one that `nmt train` has made",
+        "give a checkpoint that `nmt train` has made",
     ),
     "an average in the place of a file": Mistake(
         "average-checkpoints --last 2 --output input.txt",
@@ -350,8 +350,7 @@ MISTAKES = {
     ),
     "a look at a checkpoint": Mistake(
         "inspect checkpoints/last",
-        "checkpoints/last: a checkpoint, not the run that it is of ({here}/checkpoints); "
-        "give a dataset or a run",
+        "checkpoints/last: a checkpoint, not its run ({here}/checkpoints); give a dataset or a run",
     ),
     "an unknown metric": Mistake(
         f"{SCORE} --metric blue corpus/test.de",

@@ -166,7 +166,7 @@ def test_a_mistake_in_a_real_process_costs_one_line(shell: Shell) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (
         1,
         "",
-        "nmt: error: no such file: no/train.en, nor the same with .gz, .xz or .zst behind it\n",
+        "nmt: error: no such file: no/train.en, nor the same name with .gz, .xz or .zst\n",
     )
 
 

@@ -184,9 +184,9 @@ def rescore(
         raise typer.BadParameter("give --model and --source, or --reference, or --weights alone")
     await_stdin(reference, source, listed)
     texts = [path for path in (reference, source) if path is not None]
-    beside = [Lines.open(path) for path in texts]
+    line_files = [Lines.open(path) for path in texts]
     missing, lists = 0, Lines.open(listed)
-    for candidates in rescored(lists, beside, scores, feature or name, weighted):
+    for candidates in rescored(lists, line_files, scores, feature or name, weighted):
         missing += not candidates
         if best:
             print(candidates[0].text if candidates else "")
@@ -360,7 +360,7 @@ def _read_weights(path: Path) -> dict[str, float]:
 
 def rescored(
     lines: Lines,
-    beside: Sequence[Lines] = (),
+    line_files: Sequence[Lines] = (),
     score: ScoreFunction | None = None,
     feature: str = "",
     weights: Mapping[str, float] = MappingProxyType({}),
@@ -369,7 +369,7 @@ def rescored(
 
     Args:
         lines: an n-best list with numbers in ascending order.
-        beside: the texts that `score` reads, line by line; none if `score` is None and the list
+        line_files: the texts that `score` reads, line by line; none if `score` is None and the list
             names every line.
         score: computes the feature of each translation; None for no new feature.
         feature: name of the new feature.
@@ -382,9 +382,9 @@ def rescored(
             weight is missing or makes a sum that is not a number; or the texts differ in their
             number of lines.
     """
-    texts = enumerate(_rows(beside)) if beside else None
+    texts = enumerate(_rows(line_files)) if line_files else None
     new = feature if score else None
-    source = beside[0].name if beside else ""
+    source = line_files[0].name if line_files else ""
     pairs = _with_sources(_candidates(lines, new), texts, source, lines.name)
     scored = _scored(pairs, score, feature, weights, lines.name)
     following = 0

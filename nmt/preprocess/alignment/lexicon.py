@@ -137,9 +137,9 @@ class Pairs:
         in few sentences.
         """
         ids, starts = np.unique(self.targets, return_index=True)
-        beside = np.add.reduceat(self.lengths[self.pair_of], starts) if len(ids) else starts
+        source_counts = np.add.reduceat(self.lengths[self.pair_of], starts) if len(ids) else starts
         first = links = 0
-        for target, more in zip(ids.tolist(), beside.tolist(), strict=True):
+        for target, more in zip(ids.tolist(), source_counts.tolist(), strict=True):
             links += more
             # A table of both vocabularies would take gigabytes; ranges of target ids bound it.
             if (target + 1 - first) * min(num_sources, links) > CELLS and first < target:

@@ -1,4 +1,4 @@
-// Translations of the lines of a text; those that are known are not asked for again.
+// Translations of the lines of a text; known translations are not requested again.
 import { askPatiently } from "./server.js";
 
 const MOST_KNOWN = 2000;

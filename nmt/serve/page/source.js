@@ -1,4 +1,4 @@
-// The text to translate: a text field, and behind it a mirror of its text, in which words light up.
+// The text to translate: a text field, and under it a copy of its text, in which words light up.
 export class Source {
   #field;
   #mirror;
