@@ -82,7 +82,7 @@ def _choose(
     name = values.get(registry.key) if isinstance(values, Mapping) else None
     if name is None:
         if base is None:
-            raise NmtError(f"{where}: choose a {registry.kind}: {', '.join(registry)}")
+            raise NmtError(f"{where}: say which {registry.kind}: {', '.join(registry)}")
         return values, base
     try:
         return values, registry[str(name)]
@@ -282,7 +282,7 @@ def _remedy(registry: Registry[Any], owners: Sequence[str], where: str) -> str:
     *others, last = owners if len(owners) < 5 else [*owners[:3], f"{len(owners) - 3} more"]
     have = f"{', '.join(others)} and {last} have" if others else f"{last} has"
     choose = f"{f'use {registry.flag}' if registry.flag else f'set {where} to'} {owners[0]}"
-    remedies = [choose, "leave out the key"]
+    remedies = [choose, "leave the key out"]
     if registry.key == "arch":  # the key may belong to another architecture
         remedies.reverse()
     return f"{have} it: {', or '.join(remedies)}"
