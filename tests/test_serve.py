@@ -36,7 +36,7 @@ from nmt.serve.batching import Batcher, QueueFullError
 from nmt.serve.limits import Keys, Limits, RefusedError, ShutdownMiddleware, with_timeout
 from nmt.serve.lines import AlternativesRequest, TranslateRequest, _translations
 from nmt.serve.service import Service
-from nmt.serve.workers import Batch, BatchOptions, BatchTranslator, WorkerKilledError
+from nmt.serve.workers import BatchOptions, BatchTranslator, LineBatch, WorkerKilledError
 
 SEARCH = ("--strategy", "beam", "--beam", 2, "--workers", 2)
 PLAIN = BatchOptions(("en", "de"))

@@ -11,7 +11,7 @@ from itertools import islice
 from math import ceil
 
 from nmt.inference import Request
-from nmt.serve.workers import Batch, BatchOptions, Fields, WorkerKilledError
+from nmt.serve.workers import BatchOptions, Fields, LineBatch, WorkerKilledError
 
 LINES_PER_TURN = 32
 """Largest number of lines that a job gives to a batch while other jobs wait."""

@@ -18,7 +18,7 @@ from nmt.messages import warn
 from nmt.serve.batching import Batcher, QueueFullError
 from nmt.serve.limits import Keys, Limits, RefusedError, with_timeout
 from nmt.serve.models import Models
-from nmt.serve.workers import Batch, BatchOptions, Fields, Pair, WorkerKilledError
+from nmt.serve.workers import BatchOptions, Fields, LineBatch, Pair, WorkerKilledError
 
 EXAMINED = 1000
 """Characters of a text from which its language is detected."""
