@@ -21,7 +21,7 @@ def test_dropout_on_the_weights_keeps_their_mean() -> None:
     torch.manual_seed(1)
     config = AttentionConfig(d_model=8, heads=2, d_k=4, d_v=4, bias=True, dropout=0.5)
     attention = SelfAttention(config)
-    pack = Packing.of(*LENGTHS).source
+    pack = Packing.from_lengths(*LENGTHS).source
     x = torch.randn(int(LENGTHS[0].sum()), 8)
 
     def attended() -> Tensor:
@@ -43,7 +43,7 @@ def test_the_mask_of_dropout_is_on_the_device_of_the_weights() -> None:
 def test_the_gradient_is_that_of_numerical_differences(dropout: float) -> None:
     config = AttentionConfig(d_model=6, heads=2, d_k=3, d_v=3, bias=True, dropout=dropout)
     attention = SelfAttention(config).double().train()
-    sentences = Packed(Packing.of(*LENGTHS).source, attention=attention)
+    sentences = Packed(Packing.from_lengths(*LENGTHS).source, attention=attention)
     x = torch.randn(int(LENGTHS[0].sum()), 6, dtype=torch.float64, requires_grad=True)
 
     def attended(x: Tensor) -> Tensor:

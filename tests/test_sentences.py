@@ -17,7 +17,7 @@ from nmt.models.layers.sentences import Packed, Padded
 from nmt.models.transformer.multi_head import CrossAttention, SelfAttention
 from nmt.models.transformer.positions import Rotation, SinusoidalPositions
 
-PACKING = Packing.of(*np.array([[5, 1, 9, 3], [7, 2, 4, 4]]))
+PACKING = Packing.from_lengths(*np.array([[5, 1, 9, 3], [7, 2, 4, 4]]))
 HEADS = AttentionConfig(d_model=8, heads=4, d_k=2, d_v=2, bias=True, dropout=0.0)
 
 
