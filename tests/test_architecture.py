@@ -16,7 +16,7 @@ import nmt
 # From the top: a part may import parts on lines below its own, none beside it and none above.
 LAYERS = (
     {"cli"},
-    {"advice", "migration", "serve"},
+    {"advice", "serve"},
     {"training", "explain", "report"},
     {"inference"},
     {"formats"},

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import typer
 
+from nmt.advice.migration import hints
+from nmt.advice.migration.hints import HINTS
 from nmt.cli.app import app
-from nmt.migration import hints
-from nmt.migration.hints import HINTS
 
 Command = Callable[..., Any]
 DOCS = Path(__file__).parents[1] / "docs"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from nmt.advice.migration import fairseq
+from nmt.advice.migration.options import Options
 from nmt.cli.recipe import load
-from nmt.migration import fairseq
-from nmt.migration.options import Options
 from nmt.models import ModelConfig
 from nmt.preprocess.config import PreprocessConfig
 from nmt.recipe.config import build

@@ -12,7 +12,7 @@ from nmt.errors import NmtError
 from nmt.messages import one_line, say
 
 if TYPE_CHECKING:
-    from nmt.migration.options import Options
+    from nmt.advice.migration.options import Options
 
 EXAMPLE = """Example:
 
@@ -51,8 +51,8 @@ def convert(
     """
     import yaml
 
-    from nmt.migration import fairseq, marian
-    from nmt.migration.options import Draft
+    from nmt.advice.migration import fairseq, marian
+    from nmt.advice.migration.options import Draft
     from nmt.recipe.registry import unknown
 
     toolkits = {"fairseq": fairseq, "marian": marian}
@@ -72,8 +72,8 @@ def convert(
 
 def _options(what: str, toolkit: str, programs: Mapping[str, str]) -> "Options":
     """Return the options of a command line, or of a file with a command line or a configuration."""
+    from nmt.advice.migration.options import Options
     from nmt.io.documents import read_bounded
-    from nmt.migration.options import Options
     from nmt.recipe.config import parse_yaml
 
     is_command = " " in what.strip() or what.strip() in programs

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from nmt.advice.migration.hints import COMMANDS, HINTS
 from nmt.errors import UnknownKeyError
-from nmt.migration.hints import COMMANDS, HINTS
 
 SECTIONS_OF = {
     "preprocess": ("preprocess",),

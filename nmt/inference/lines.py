@@ -221,7 +221,11 @@ class LineTranslator(ABC):
         lists = [
             ranking[:count] or [nothing] for ranking, count in zip(ranked, counts, strict=True)
         ]
-        texts = iter(self.subwords.decode_target([one.tokens for each in lists for one in each]))
+        texts = iter(
+            self.subwords.decode_target(
+                [hypothesis.tokens for group in lists for hypothesis in group]
+            )
+        )
         # The EOS of a blank line, which the model does not see, is certain.
         certain = (0.0,) if options.scored else ()
         translations = [

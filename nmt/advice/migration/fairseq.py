@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from nmt.advice.migration.options import Draft, Options, number_of, scalar
 from nmt.errors import NmtError
-from nmt.migration.options import Draft, Options, number_of, scalar
 from nmt.recipe.config import set_path
 from nmt.recipe.registry import nearest
 

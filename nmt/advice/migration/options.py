@@ -11,8 +11,8 @@ from itertools import takewhile
 from pathlib import PurePath
 from typing import Any
 
+from nmt.advice.migration.hints import HINTS
 from nmt.errors import NmtError
-from nmt.migration.hints import HINTS
 from nmt.recipe.config import set_path
 
 TOKENS_PER_SENTENCE = 25

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from nmt.advice.migration.options import Draft, Options, number_of
 from nmt.errors import NmtError
-from nmt.migration.options import Draft, Options, number_of
 from nmt.recipe.config import set_path
 
 PROGRAMS = {"marian": "train", "marian-decoder": "translate"}
