@@ -118,7 +118,7 @@ def test_what_cannot_be_adapted_is_refused() -> None:
     with pytest.raises(NmtError) as error:
         Adapters().put_on(model)
     assert str(error.value) == (
-        "model.adaptation: adapters stand behind the layers of a Transformer, and RNNsearch has "
+        "model.adaptation: adapters follow the layers of a Transformer, and RNNsearch has "
         "none; take lora"
     )
     with pytest.raises(NmtError, match=r"targets: no linear layer matches 'initia'; .*'initial'"):
@@ -304,8 +304,8 @@ def test_an_adaptation_needs_a_trained_model_of_the_same_vocabulary(
     done = train(tmp_path / "run", *given, "--set", SETTINGS["lora"])
     assert (done.status, done.err) == (
         1,
-        f"nmt: error: --init-from {trained}: its vocabulary is not that of the dataset, as an "
-        f"adaptation needs; preprocess the text again with --subword-model {trained}\n",
+        f"nmt: error: --init-from {trained}: its vocabulary differs from the dataset's, but an "
+        f"adaptation needs the same; preprocess the text again with --subword-model {trained}\n",
     )
     deeper = ("--init-from", trained, "--set", SETTINGS["lora"], "--set", "model.encoder_layers=2")
     done = train(tmp_path / "run", *deeper)

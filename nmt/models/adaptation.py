@@ -66,7 +66,7 @@ def adaptation_weights(model: nn.Module) -> dict[str, nn.Parameter]:
 @adaptations.register("lora")
 @dataclass(frozen=True, kw_only=True)
 class LoRA(Adaptation):
-    """W + (alpha / rank) B A in the place of the matrix W of a linear layer (Hu et al. 2021).
+    """Replaces the matrix W of a linear layer by W + (alpha / rank) B A (Hu et al. 2021).
 
     B A is merged into W for translation, so that the adapted model is as fast as the trained one.
     """
@@ -173,7 +173,7 @@ class Adapters(Adaptation):
         layers: list[Any] = [part for part in model.modules() if hasattr(part, "adapter")]
         if not layers:
             raise NmtError(
-                "model.adaptation: adapters stand behind the layers of a Transformer, and "
+                "model.adaptation: adapters follow the layers of a Transformer, and "
                 f"{type(model).__name__} has none; take lora"
             )
         for layer in layers:
@@ -201,7 +201,7 @@ class Adapter(Part):
 
 
 def _extend(module: nn.Module, kind: type[nn.Module], part: Part) -> None:
-    """Give a module a part, and the methods of `kind` before those of its own class."""
+    """Give a module a part, and the methods of `kind`, which override its own class."""
     # A new class instead of a wrapper: the names of the trained weights must not change.
     module.__class__ = type(kind.__name__, (kind, type(module)), {})
     module.part = part

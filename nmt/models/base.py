@@ -1,11 +1,7 @@
 """The interface of a model, used by training, search and scoring.
 
 Training calls ``forward``. Search calls ``start``, then ``step`` and ``state.select`` in turn.
-Every registered model is tested for three rules:
-
-- Stepping through a target gives the logits of ``forward``, before and after any ``select``.
-- A later target token never changes an earlier logit.
-- Padding never changes a result. Models derive masks from padding; callers pass none.
+``laws.py`` states what every model must obey.
 """
 
 from __future__ import annotations
@@ -71,11 +67,11 @@ class Model(nn.Module, ABC):
     """The output layer [V, D]. Losses use the layer directly, to avoid storing all logits."""
 
     reads_source: ClassVar[bool] = True
-    """Whether the logits depend on the source; those of a language model do not."""
+    """Whether the logits depend on the source; a language model has no source."""
 
     packs: bool = False
     """Whether :meth:`decode_packs` needs no padding anywhere, so that a micro-batch may hold
-    sentences of any lengths. Otherwise those of a micro-batch have similar lengths."""
+    sentences of any lengths. Otherwise a micro-batch holds sentences of similar lengths."""
 
     def fsdp_modules(self) -> Iterable[nn.Module]:
         """Return modules that every forward pass calls equally often, whatever the batch holds.
@@ -137,8 +133,7 @@ class Model(nn.Module, ABC):
         Returns:
             [B, T, S] float. Row t holds the attention weights of the step that reads target token t
             and predicts token t + 1. The weights sum to 1 over the tokens of the source and are 0
-            at padding. They are those of a head, or the mean over heads, of one layer; the model
-            chooses both.
+            at padding. The model chooses one layer, and takes one head or the mean over heads.
 
         Raises:
             NmtError: the model has no attention.

@@ -1,11 +1,4 @@
-"""Ensembles: several models whose predictions are averaged at every token.
-
-A model restricted to a reduced vocabulary, with a shortlist for each sentence.
-
-The output layer computes the tokens that any sentence of the batch may choose. Tokens outside a
-sentence's own shortlist get logits of minus infinity. Probabilities are therefore normalised over
-the sentence's own shortlist, and do not depend on the rest of the batch.
-"""
+"""Several models as one (averaged predictions), and one model with a shortlist per sentence."""
 
 from __future__ import annotations
 
@@ -140,7 +133,11 @@ def shortlisted(
 
 
 class Shortlisted(Model):
-    """One model with a reduced vocabulary, for search only; not for ensembles."""
+    """One model with a reduced vocabulary, for search only; not for ensembles.
+
+    Log-probabilities are normalised over the sentence's own shortlist, so they do not
+    depend on the rest of the batch.
+    """
 
     def __init__(self, model: Model, few: Product, tokens: Tensor, allowed: Tensor) -> None:
         super().__init__()

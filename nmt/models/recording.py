@@ -69,8 +69,8 @@ def recorded_attention(
 def weights_of(function: nn.Module, inputs: AttentionInput) -> Tensor:
     """Return the weights [B, H, Q, S] that an attention function gives to the values.
 
-    The function gets unit vectors as values, as many at once as a value is wide. Whatever the
-    function adds to the weighted means, as relative positions do, is subtracted.
+    The function gets unit vectors as values, in groups as large as a value is wide. Terms that the
+    function adds to the weighted means, such as relative positions, are subtracted.
     """
     values = inputs.values
     length, width = values.shape[2:]

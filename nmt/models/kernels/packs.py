@@ -1,12 +1,6 @@
 """Multi-head attention on packs: the tokens of a batch one after another, without padding.
 
-The results are those of :mod:`nmt.models.layers.attention` for padded sentences.
-
-Attention on rows: each row holds several whole sentences of a pack, and a bias keeps them apart.
-
-:mod:`nmt.data.packing` arranges the rows.
-
-Packs of few shapes: one more sentence of padding makes the number of tokens round.
+The results equal attention on padded sentences (:mod:`nmt.models.layers.attention`).
 """
 
 from __future__ import annotations
@@ -32,7 +26,7 @@ from nmt.models.layers.basic import keep_mask
 from nmt.runtime.own_kernels import has_own_kernels
 
 PackKernel = Callable[[tuple[Tensor, ...], tuple[Pack, Pack], int, bool], Tensor]
-"""Plain attention on packs; the arguments are those of :func:`flash_attention`."""
+"""Plain attention on packs, with the arguments of :func:`flash_attention`."""
 
 
 def choose_kernel(attention: MultiHeadAttention, packs: tuple[Pack, Pack]) -> PackKernel | None:
@@ -279,7 +273,7 @@ def filled_if_costly(
 def filled(source: Tensor, target: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Packing]:
     """Return tokens and packing with one more sentence of padding; see `Packing.rounded`.
 
-    Nothing is added to a packing that is round already.
+    A packing whose number of tokens is round already stays as it is.
     """
     if packing.is_round:
         return source, target, packing

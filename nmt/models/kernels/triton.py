@@ -1,22 +1,8 @@
-"""Triton kernels of attention on packs, of :mod:`nmt.models.kernels.triton`.
+"""Triton kernels of attention on packs, after FlashAttention-2 (Dao 2023).
 
-A program computes one head of a block of tokens of one pack. In the other pack it reads the
-sentences that these tokens belong to, from the first token of the first sentence to the last of the
-last; a mask keeps sentences apart. The algorithm is that of FlashAttention-2 (Dao 2023): scores are
-computed again for the gradient, not stored. They are in powers of two, which a GPU computes faster.
-
-`q` begins with the queries of all heads; `kv` ends with the keys and the values of all heads. They
-are contiguous, and may be the same tensor. Code that torch compiled launches these kernels by
-itself: it does not keep the strides of views, and would pass a Python float as a float64. So
-columns follow from strides, which are in elements, and the factor of scores from the width of a
-head.
-
-Attention on packs for GPUs: short sentences share the blocks that a kernel computes at once.
-
-The kernels of torch give each sentence blocks of 128 tokens of its own, of which a usual sentence
-fills a quarter. Here a block is 64 tokens of a pack, whatever sentences they belong to.
-
-The module needs Triton, which torch for CUDA brings, and a C compiler.
+The kernels of torch give each sentence blocks of 128 tokens, of which a usual sentence fills a
+quarter. Here several short sentences share a block of 64 tokens, and a mask keeps them apart. Needs
+Triton, which torch for CUDA brings, and a C compiler.
 """
 
 from __future__ import annotations
@@ -70,7 +56,9 @@ def _scale(WIDTH: tl.constexpr):
 
 @triton.jit
 def _scores(queries, keys, of_queries, of_keys, q, k, WIDTH: tl.constexpr, CAUSAL: tl.constexpr):
-    """Return scores [Q, K] in powers of two, very low where a query does not see a key.
+    """Return scores [Q, K] to base 2, very low where a query does not see a key.
+
+    A GPU computes powers of 2 faster than powers of e.
 
     They are finite, or the difference of two would be NaN.
     """

@@ -81,8 +81,8 @@ class AttentionInput(NamedTuple):
     values: Tensor
     """[B, H, S, C']."""
     mask: Tensor | None = None
-    """Broadcastable to [B, H, Q, S], bool; True where attention is allowed. Or what is added to the
-    scores, in the dtype of the queries."""
+    """Broadcastable to [B, H, Q, S]. Either bool, True where attention is allowed; or a bias that
+    is added to the scores, in the dtype of the queries."""
     causal: bool = False
     """Whether position i sees only positions up to i (Q = S)."""
     dropout: float = 0.0
@@ -164,7 +164,7 @@ class GroupedAttention(nn.Module):
         self.is_plain = type(inner) is FullAttention  # a subclass may do anything
 
     def forward(self, inputs: AttentionInput) -> Tensor:
-        """Call the wrapped attention, plain or of a pattern, with as many heads of each kind.
+        """Call the wrapped attention, plain or with a pattern, with as many key as query heads.
 
         On a CPU plain attention gets the queries of a group as more queries of one head, so that a
         decoder's step reads each key once. Elsewhere, and where that would change the mask of each

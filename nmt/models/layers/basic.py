@@ -126,7 +126,7 @@ def _tensors(arguments: tuple[Any, ...]) -> Iterator[Tensor]:
 
 
 class _WithoutUse(torch.autograd.Function):
-    """Returns the first input; the gradients of all others are zero.
+    """Returns the first input; the gradients of all other inputs are zero.
 
     Without these zeros, data parallelism would wait for gradients of the layer's weights forever,
     and an optimizer would treat a layer that was left out unlike one whose gradient is zero.

@@ -45,7 +45,7 @@ class BeamAncestry:
         return self._entries is not None
 
     def bias(self, dtype: torch.dtype) -> Tensor | None:
-        """Return what is added to scores [B, 1, K, E]: 0 at a row's ancestors, else -infinity.
+        """Return the bias of scores [B, 1, K, E]: 0 at a row's ancestors, else -infinity.
 
         It is the same for all layers of a step. None if there was only ever one row.
         """

@@ -1,10 +1,8 @@
 """ByteNet (Kalchbrenner et al. 2016, *Neural Machine Translation in Linear Time*).
 
-Residual blocks with dilated convolutions. There is no attention: position t of the decoder reads
-position t of the encoder. The source is encoded for as many positions as the translation is
-expected to have (1.2 times the source's length), and beyond these positions the decoder continues
-without the encoder: the paper's "dynamic unfolding" (section 3.2). The paper does not say how the
-encoder's output and the target embedding are combined; this implementation adds them.
+Residual blocks with dilated convolutions and no attention: position t of the decoder reads position
+t of the encoder. The paper does not say how the encoder's output and the target embedding are
+combined; this implementation adds them.
 """
 
 from __future__ import annotations
@@ -181,7 +179,7 @@ class ByteNet(Model):
         return self._decode(y, packing.target)[:tokens]
 
     def _decode(self, x: Tensor, pack: Pack | None = None) -> Tensor:
-        """Return the decoder output of its input [B, T, 2d], or of that of a pack [P, 2d]."""
+        """Return the decoder output of an input [B, T, 2d], or of a pack's input [P, 2d]."""
         for block in self.decoder:
             x = block.decode(x, pack)
         return F.relu(self.last(x))

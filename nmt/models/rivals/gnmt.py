@@ -2,9 +2,6 @@
 
 Deep LSTMs with residual connections from the third layer. The encoder's bottom layer reads in both
 directions. The decoder's bottom layer attends to the source, and all layers read its context.
-In the paper, the query is the bottom layer's previous output. In ``gnmt_v2``, from Google's
-tutorial code, the query for the layers above is the current output, so their context is one step
-newer.
 """
 
 from __future__ import annotations
@@ -112,7 +109,11 @@ class AskingLayer(nn.Module):
 
 
 class AskingLayerV2(AskingLayer):
-    """Bottom layer of gnmt_v2, whose query is the new output; state [hidden, cell, context]."""
+    """Bottom layer of gnmt_v2, whose query is the new output; state [hidden, cell, context].
+
+    The paper's query is the previous output. Google's tutorial code takes the current one, so the
+    layers above read a context that is one step newer.
+    """
 
     def start(self, values: Tensor) -> list[Tensor]:
         """Return zeros, for the first context too."""

@@ -1,9 +1,7 @@
 """RNNsearch (Bahdanau et al. 2015, *Neural Machine Translation by ... Align and Translate*).
 
 A bidirectional GRU reads the source. The decoder's GRU attends with its previous state, and a
-maxout layer reads the previous state, previous word and context. The decoder's GRU resets the state
-before the matrix product, as in the paper. The encoder's GRU is torch's fused one, which resets the
-state after the product.
+maxout layer reads the previous state, the previous word and the context.
 """
 
 from __future__ import annotations

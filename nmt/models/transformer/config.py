@@ -74,8 +74,8 @@ class TransformerSizes(ModelConfig):
     norm_epsilon: float = 1e-6
     """Number that a norm adds to the variance: tensor2tensor's; PyTorch's is 1e-5."""
     key_value_heads: int | None = None
-    """Number of heads of keys and values, shared by groups of query heads; 1 is multi-query
-    attention; null for as many as `heads`."""
+    """Number of heads of keys and values, shared by groups of query heads. 1 is multi-query
+    attention; null means the number of `heads`."""
     encoder_attention: AttentionPattern = patterns["full"]
     """Attention pattern of the encoder's self-attention."""
     decoder_attention: AttentionPattern = patterns["full"]

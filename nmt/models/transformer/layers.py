@@ -177,7 +177,7 @@ class TransformerState:
 
     def select(self, rows: Tensor) -> None:
         """Keep, repeat, reorder or drop rows; see :class:`nmt.models.base.State`."""
-        # Sentences keep their order, so that as many as before are the same ones.
+        # Sentences keep their order, so an unchanged number means the same sentences.
         sentences = rows[:, 0] // self.rows if len(rows) < len(self.memory) else None
         if sentences is not None:
             self.memory.select(sentences)

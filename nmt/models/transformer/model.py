@@ -1,14 +1,8 @@
-"""The Transformer of *Attention Is All You Need* (Vaswani et al. 2017), in the paper's order.
+"""The Transformer of *Attention Is All You Need* (Vaswani et al. 2017), and its named sizes.
 
-Post-norm, sinusoidal positions, embeddings scaled by sqrt(d) and tied three ways, dropout on every
-sublayer's output and on the sums of embeddings and positions. The paper leaves some details open.
-For these, the model follows tensor2tensor of June 2017: biases on the attention projections,
-LayerNorm with eps 1e-6, Glorot uniform weights, embeddings N(0, d^-0.5).
-
-Its sizes and the parts of later variants are in `transformer_sizes`, its layers in
-`transformer_layers`.
-
-Named Transformers: the sizes of papers and of other toolkits.
+The paper leaves some details open. For these, the model follows tensor2tensor of June 2017: biases
+on the attention projections, LayerNorm with eps 1e-6, Glorot uniform weights, embeddings N(0,
+d^-0.5).
 """
 
 from __future__ import annotations
@@ -66,7 +60,7 @@ class Transformer(Model):
 
     encoder_layer: ClassVar[type[EncoderLayer]] = EncoderLayer
     decoder_layer: ClassVar[type[DecoderLayer]] = DecoderLayer
-    """Classes of the layers; a plugin's model may have others."""
+    """Classes of the layers; a plugin's model may override them."""
 
     def __init__(
         self, config: TransformerConfig, source_vocabulary: int, target_vocabulary: int

@@ -30,8 +30,8 @@ def sinusoids(length: int, width: int, layout: Layout = "interleaved") -> Tensor
         width: number of features, even.
         layout: "interleaved" is the paper's: sin(p / 10000^(2i/width)) at 2i and the cosine of the
             same angle at 2i+1. "concatenated" is tensor2tensor's and fairseq's: all sines before
-            all cosines, with the exponent i / (width/2 - 1). "halves" is that of Hugging Face's
-            Marian: all sines before all cosines, with the paper's exponents.
+            all cosines, with the exponent i / (width/2 - 1). "halves" is Hugging Face's Marian: all
+            sines before all cosines, with the paper's exponents.
     """
     pairs = width // 2
     # tensor2tensor divides by d/2 - 1 and joins two blocks, unlike the formula of section 3.5.
@@ -167,8 +167,8 @@ class PositionPart(ABC):
         query is the newest position, and the keys are the whole past in order.
 
         Args:
-            config: number and widths of the heads; `inner` and the new module get as many heads of
-                keys and values as of queries.
+            config: number and widths of the heads; `inner` and the new module get equally many
+                heads of keys, values and queries.
             inner: the attention function of the layer's pattern, which ignores positions.
         """
         return inner

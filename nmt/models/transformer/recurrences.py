@@ -24,7 +24,7 @@ from nmt.models.transformer.positions import PositionPart
 
 
 class Recurrence(TokenMixer):
-    """A recurrence h_t = decay_t * h_{t-1} + input_t in the place of causal self-attention."""
+    """A recurrence h_t = decay_t * h_{t-1} + input_t that replaces causal self-attention."""
 
     @abstractmethod
     def gates(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
