@@ -1,10 +1,8 @@
 """The contract of a search strategy, and the loop that all strategies share.
 
-A strategy extends the sequences of a :class:`SearchState` by one token; the loop runs the model and
-removes finished sentences from the batch. Tests check three laws for every registered strategy:
-a sentence gets the same hypotheses in a batch as alone; the log-probability of a hypothesis equals
-the model's log-probability of its tokens; and an n-best list has n distinct hypotheses where the
-model can produce n.
+Tests check three laws for every registered strategy. A sentence gets the same hypotheses in a batch
+as alone. The log-probability of a hypothesis is the model's log-probability of its tokens. An
+n-best list has n distinct hypotheses where the model can produce n.
 """
 
 from __future__ import annotations
@@ -53,14 +51,14 @@ class Strategy(ABC):
 
     @abstractmethod
     def open(self, source: Tensor, max_lengths: Tensor, count: int) -> SearchState:
-        """Return the state before the first step; the arguments are those of :meth:`search`."""
+        """Return the state before the first step; arguments as for :meth:`search`."""
 
     def open_with(
         self, source: Tensor, max_lengths: Tensor, count: int, phrases: Tensor
     ) -> SearchState:
         """Return the state before the first step of a search with required phrases.
 
-        The arguments are those of :meth:`search`.
+        Arguments as for :meth:`search`.
 
         Raises:
             NmtError: the strategy cannot place phrases.
@@ -94,8 +92,8 @@ class Strategy(ABC):
             phrases: [B, P, L] int64, padded on the right: P phrases of at most L tokens that every
                 output of the sentence must contain. A cut output may lack some.
             count: number of distinct hypotheses to find for each sentence. The search finds up to
-                `max_hypotheses` wherever the model has so many, and more where it meets them. More
-                than one takes more steps, because the best is known before the others.
+                `max_hypotheses`, if the model can produce so many, and more where it meets more. A
+                count above 1 takes more steps, because the best hypothesis is known first.
 
         Returns:
             For each sentence at least one hypothesis, best first.
@@ -240,8 +238,7 @@ class _Unfinished:
         # Both numbers in one transfer: each wait for a GPU costs as much as a small step.
         num_done, num_nan = torch.stack((done, is_nan)).sum(1).tolist()  # waits for the device
         if num_nan:
-            # NaN never becomes minus infinity, or a diverged model would write empty lines without
-            # a word.
+            # Without this check a diverged model would write empty lines without a word.
             raise diverged(step)
         return done if num_done else None
 

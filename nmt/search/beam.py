@@ -43,23 +43,24 @@ class Beam(Strategy):
     """When the search of a sentence stops. `optimistic` (the paper's): as many hypotheses are
     finished as requested, and the best one scores at least as high as the best alive sequence would
     if it reached the maximum length at no cost. `all_finished`: the finished set is full, and each
-    of its hypotheses scores as high; the same winner, better runners-up. `first_beam` (fairseq's):
-    a beam of hypotheses is finished; a hypothesis may end only among the best beam of
-    candidates. `current_length` (Hugging Face's): likewise, and each of the finished hypotheses
-    scores at least as high as the best alive sequence does at its present length. `shrinking_beam`
-    (Marian's): a hypothesis that ends leaves the beam smaller by one, until nothing is left."""
+    of its hypotheses meets the same bound. The best hypothesis is the same, the rest of the list is
+    better. `first_beam` (fairseq's): a beam of hypotheses is finished; a hypothesis may end only
+    among the best beam of candidates. `current_length` (Hugging Face's): as `first_beam`, and each
+    finished hypothesis scores at least as high as the best alive sequence at its present length.
+    `shrinking_beam` (Marian's): each finished hypothesis makes the beam smaller by one, until the
+    beam is empty."""
 
     pruning: float | None = None
-    """Prunes alive sequences whose log-probability is more than this below the best alive one of
-    the sentence. Pruning never removes sequences that an n-best list needs."""
+    """Prunes alive sequences whose log-probability is more than this below the best alive sequence
+    of the sentence. Pruning never removes sequences that an n-best list needs."""
 
     pruning_tokens: float | None = None
     """Prunes tokens whose log-probability is more than this below the likeliest token after the
     same sequence (Wu et al. 2016, section 7: 3)."""
 
     pruning_finished: float | None = None
-    """Prunes alive sequences whose score is more than this below the best finished one of the
-    sentence (Wu et al. 2016, section 7: 3)."""
+    """Prunes alive sequences whose score is more than this below the best finished hypothesis of
+    the sentence (Wu et al. 2016, section 7: 3)."""
 
     def __post_init__(self) -> None:
         if self.beam < 1:
@@ -114,7 +115,7 @@ class BeamState(SearchState):
         )
 
     def advance(self, continuations: Continuations) -> Tensor:
-        """Turn candidates into alive or finished sequences; return the rows that are continued."""
+        """Turn candidates into alive or finished sequences; return the parent rows."""
         beam, (sentences, rows, _) = self.strategy.beam, continuations.log_probabilities.shape
         candidates, parents = self._candidates(continuations)  # [B, at most 2 beam]
         is_eos = candidates.tokens[:, :, -1] == EOS
@@ -178,7 +179,7 @@ class BeamState(SearchState):
         return values.flatten(1).argsort(dim=1, descending=True, stable=True)
 
     def _going_on(self, candidates: Hypotheses, is_eos: Tensor) -> Tensor:
-        """Return the order [B, n] in which candidates become alive; those that end come last."""
+        """Return the order [B, n] in which candidates become alive; ending candidates come last."""
         return is_eos.int().argsort(dim=1, stable=True)
 
     def _prune(self) -> None:

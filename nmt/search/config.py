@@ -35,9 +35,9 @@ class SearchConfig:
     cent, and negative for an error rate."""
 
     mbr_pruning: int | None = None
-    """Number of hypotheses of `mbr` to compare with all others, chosen by their agreement with the
-    average n-grams of all (Vamvas and Sennrich 2024); for bleu and chrf. With 100 samples, 10 make
-    nearly the same choices in a tenth of the time. null for all."""
+    """Number of hypotheses of `mbr` to compare with all other hypotheses, chosen by their agreement
+    with the average n-grams of all (Vamvas and Sennrich 2024); for bleu and chrf. With 100 samples,
+    10 make nearly the same choices in a tenth of the time. null for all."""
 
     coverage_penalty: float = 0.0
     """beta of GNMT's coverage penalty (Wu et al. 2016 use 0.2): hypotheses that leave parts of the
@@ -45,7 +45,7 @@ class SearchConfig:
     choose from."""
 
     ensemble: Literal["probability", "log_probability"] = "probability"
-    """Average over the members of an ensemble: of probabilities, or of their logarithms."""
+    """Whether an ensemble averages the probabilities of its members, or their logarithms."""
 
     weights: tuple[float, ...] = ()
     """Weights of the members of an ensemble; only proportions matter. Equal by default."""

@@ -2,8 +2,6 @@
 
 A constraint is a function of the tokens alone, so it has no state to store or reorder. The
 log-probabilities of the remaining tokens are the model's, not renormalised.
-
-Phrases to avoid: sequences of tokens that an output never contains.
 """
 
 from __future__ import annotations
@@ -117,7 +115,7 @@ class MinLength(Constraint):
 class MaxLength(Constraint):
     """Maximum number of tokens before EOS, which then follows, as in fairseq.
 
-    Hypotheses that are as long end, and are ranked by their log-probability with EOS.
+    Hypotheses of this length end, and are ranked by their log-probability with EOS.
     """
 
     length: int = 200
@@ -226,7 +224,7 @@ class Avoided(Constraint):
         return replace(self, phrases=self.phrases[sentences])
 
     def to_reduced_ids(self, tokens: Tensor) -> Avoided:
-        """Return the phrases in reduced ids, without those that cannot appear any more."""
+        """Return the phrases in reduced ids, without phrases that can no longer appear."""
         reduced_ids = torch.searchsorted(tokens, self.phrases).clamp(max=len(tokens) - 1)
         can_appear = (tokens[reduced_ids] == self.phrases).all(-1, keepdim=True)
         return replace(self, phrases=reduced_ids.where(can_appear, PAD))

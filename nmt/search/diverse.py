@@ -1,9 +1,7 @@
-"""Diverse beam search (Vijayakumar et al. 2018): groups of beams that avoid each other's tokens.
+"""Diverse beam search (Vijayakumar et al. 2018): groups of beams avoid each other's tokens.
 
-The beam is divided into groups, which advance one after the other. A token is penalised for every
-sequence of an earlier group that took the same token in this step (the paper's Hamming diversity),
-so that the outputs differ by more than their last words. If several hypotheses are requested, a
-group also avoids whole sequences of earlier groups, so that no two groups find the same ones.
+The groups of a beam advance one after the other. A token is penalised for every sequence of an
+earlier group that took the same token in this step (the paper's Hamming diversity).
 """
 
 from __future__ import annotations
@@ -28,8 +26,8 @@ EARLIER_GROUP_PENALTY = 1e4
 class DiverseBeam(Beam):
     """Groups of beams that avoid each other's tokens.
 
-    Hypotheses are ranked as in `beam`, without the diversity penalty. The other keys are those of
-    `beam`, and apply within each group.
+    Hypotheses are ranked as in `beam`, without the diversity penalty. The keys of `beam` apply
+    within each group.
     """
 
     groups: int = 2
@@ -118,7 +116,7 @@ class DiverseBeamState(SearchState):
             part = slice(first, first + num_rows)
             group.taken, group.held = taken, held
             flat = group.advance(Continuations(log_probabilities[:, part]))
-            # A group that is done waits for the others, without alive sequences.
+            # A finished group waits for the other groups, without alive sequences.
             group.alive = group.alive.without(group.is_done()[:, None])
             parents.append(flat // num_rows * rows + flat % num_rows + first)
             # In the first step all groups read the one row that exists.

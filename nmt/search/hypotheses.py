@@ -1,7 +1,4 @@
-"""Hypotheses: one as a list of tokens, and those of a batch as tensors.
-
-The log-probabilities of the tokens that may follow each hypothesis.
-"""
+"""Hypotheses: one as a list of tokens, or all hypotheses of a batch as tensors."""
 
 from __future__ import annotations
 

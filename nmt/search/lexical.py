@@ -1,9 +1,8 @@
 """Required phrases: dynamic beam allocation (Post and Vilar 2018).
 
-The places of the beam are divided among *banks*: the sequences that contain none of the required
-tokens, the sequences that contain one, and so on. Each bank has a share, so that likelier sequences
-with fewer required tokens do not displace sequences with more. Every sequence may continue with its
-missing tokens, however unlikely. The progress of a sequence is a function of its tokens.
+*Banks* divide the beam by the number of required tokens that a sequence contains. Each bank has a
+share, so likelier sequences with fewer required tokens do not displace sequences with more. Every
+sequence may continue with its missing tokens, however unlikely.
 """
 
 from __future__ import annotations
@@ -78,14 +77,14 @@ class LexicalBeamState(BeamState):
     def _going_on(self, candidates: Hypotheses, is_eos: Tensor) -> Tensor:
         values = candidates.log_probabilities.masked_fill(is_eos, NEVER)
         order = self._shared_out(values, candidates.tokens, self.strategy.beam)
-        # Some that go on are no likelier than NEVER, and may stand among those that end.
+        # A candidate that continues may be as unlikely as NEVER and stand among ending candidates.
         return order.gather(1, super()._going_on(candidates, is_eos.gather(1, order)))
 
     def _shared_out(self, values: Tensor, sequences: Tensor, count: int) -> Tensor:
         """Return the order [B, n] in which sequences [B, n, T] get places.
 
-        First come the best sequences of each bank, as many as its share, the fullest bank first;
-        then all others.
+        First come the best sequences of each bank, up to the bank's share, the fullest bank first;
+        then all other sequences.
         """
         order = values.argsort(dim=1, descending=True, stable=True)
         banks = phrase_progress(sequences, self.phrases)[0].gather(1, order)
@@ -108,8 +107,8 @@ class LexicalBeamState(BeamState):
     def hypotheses(self) -> list[list[Hypothesis]]:
         """Return the hypotheses of each sentence, best first.
 
-        A cut hypothesis counts if it contains all phrases, or, if none finished, as many required
-        tokens as any.
+        A cut hypothesis counts if it contains all phrases. If no hypothesis finished, the cut
+        hypotheses with the most required tokens count.
         """
         banks, is_whole, _ = phrase_progress(self.alive.tokens, self.phrases)
         fullest = banks.where(self.alive.scores > NEVER, -1).amax(1, keepdim=True)

@@ -1,12 +1,6 @@
-"""Length penalties: divisors of the log-probabilities of hypotheses, for ranking.
+"""Length penalties and GNMT's coverage penalty, for ranking hypotheses.
 
 A sum of log-probabilities falls with length, so search without a penalty prefers short outputs.
-Lengths include the EOS.
-
-The coverage penalty: outputs that leave parts of the source unattended rank lower.
-
-The penalty is GNMT's (Wu et al. 2016, equation 14). It is added after the search, in one pass over
-all hypotheses, so that the search does not have to store attention weights.
 """
 
 from __future__ import annotations

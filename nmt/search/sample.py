@@ -1,8 +1,7 @@
 """Sampling from the model's distribution, full or truncated (top-k, nucleus).
 
-A sample depends only on the seed and on the sentence, never on the rest of the batch: equal lines
-give equal samples, and another seed gives others. Several samples are independent, unless distinct
-ones are requested; distinct samples are drawn without replacement.
+A sample depends on the seed and the sentence alone, never on the rest of the batch. Samples are
+independent, unless distinct samples are requested: these are drawn without replacement.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ class Sample(Strategy):
 
 @dataclass
 class SampleState(SearchState):
-    """The samples of each sentence; a finished sample waits for the others."""
+    """The samples of each sentence; a finished sample waits for the other samples."""
 
     strategy: Sample
     alive: Hypotheses
@@ -165,7 +164,7 @@ class DifferentSamples(SearchState):
 
     Every output has a key: its log-probability plus Gumbel noise. The outputs with the largest keys
     are the sample. The key of a partial sequence is the maximum over its possible outputs: one
-    continuation of the sequence inherits the key, and all others have lower keys.
+    continuation of the sequence inherits the key, and all other continuations have lower keys.
     """
 
     strategy: Sample
@@ -176,7 +175,7 @@ class DifferentSamples(SearchState):
     count: int  # requested hypotheses
 
     def advance(self, continuations: Continuations) -> Tensor:
-        """Draw distinct tokens for every sequence and keep those with the largest keys."""
+        """Draw distinct tokens for every sequence, and keep the sequences with the largest keys."""
         model_log_probs, alive = continuations.log_probabilities, self.alive
         ended = (alive.tokens == EOS).any(-1, keepdim=True)
         tokens, logarithms, keys = self._children(
