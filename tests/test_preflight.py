@@ -196,7 +196,7 @@ def test_a_batch_or_a_validation_that_does_not_fit_a_gpu_is_an_error_with_the_ke
         patch.setattr(Validation, "try_largest", full)
         done = train(tmp_path / "run")
     assert done.err.endswith(
-        "nmt: error: validation does not fit the memory of the device beside training; "
+        "nmt: error: validation does not fit the device's memory together with training; "
         "lower search.batch_tokens from 16384, or --max-tokens\n"
     )
     monkeypatch.setattr(Trainer, "try_batch", full)

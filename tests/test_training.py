@@ -187,7 +187,7 @@ def test_a_run_without_its_description_is_refused_and_left_as_it_is(train: Any, 
     done = train(run, "--max-updates", 8, "--seed", 2)
     assert (done.status, done.err) == (
         1,
-        f"nmt: error: {run}/run.json: missing, but there are checkpoints beside it; copy the run "
+        f"nmt: error: {run}/run.json: missing, but there are checkpoints next to it; copy the run "
         "again from where it came from, or take another --save-dir for a new run\n",
     )
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
@@ -487,7 +487,7 @@ def test_weights_of_another_vocabulary_or_shape_are_refused(
     done = train(tmp_path / "run", "--data", tmp_path / "other", "--init-from", trained)
     assert (done.status, done.err) == (
         1,
-        f"nmt: error: --init-from {trained}: its vocabulary is not that of the dataset; preprocess "
+        f"nmt: error: --init-from {trained}: its vocabulary differs from the dataset's; preprocess "
         f"the text again with --subword-model {trained}, or with --extend-vocabulary {trained} to "
         "add pieces\n",
     )

@@ -1,13 +1,6 @@
-"""Augmentation of training pairs: the contract, and the ways to change a pair.
+"""Random changes to training pairs (OpusTrainer, Bogoychev et al. 2023), and subword sampling.
 
-A pair is text, without tags. The ways are those of OpusTrainer (Bogoychev et al. 2023), which
-makes models robust with them: words keep their number and order, and what is added stands behind.
-
-Subword regularisation: each epoch segments the training text differently.
-
-For BPE this is BPE-dropout (Provilkov et al. 2020), for unigram models the sampling of Kudo (2018).
-The segmentation of a sentence depends on (seed, epoch, sentence) alone, so it is the same after a
-resume, for any number of processes and for any micro-batch size.
+Changes keep the number and the order of the words. They add text only after the sentence.
 """
 
 from __future__ import annotations
@@ -39,7 +32,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation(ABC):
-    """A way to change some of the training pairs, others in each epoch."""
+    """A random change to some of the training pairs, drawn anew in each epoch."""
 
     registry: ClassVar[Registry[Augmentation]]
 
@@ -59,7 +52,7 @@ class Augmentation(ABC):
         Args:
             pair: source and target.
             random: source of all random decisions.
-            after: returns the pair behind this one in the dataset; the pair itself for the last.
+            after: returns the next pair of the dataset; for the last pair, the pair itself.
         """
 
 
@@ -133,10 +126,10 @@ def _misspelt(word: str, letters: list[str], random: np.random.Generator) -> str
 @augmentations.register("noise")
 @dataclass(frozen=True, kw_only=True)
 class Noise(Augmentation):
-    """The same word of random characters behind both sides, so that the model copies such words."""
+    """Adds the same random word to the end of both sides, so that the model copies such words."""
 
     characters: str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-    """Characters of the words. Those without a piece in the vocabulary change nothing."""
+    """Characters of the words. A character without a piece in the vocabulary changes nothing."""
     max_length: int = 8
     """Largest number of characters of a word."""
 
@@ -146,7 +139,7 @@ class Noise(Augmentation):
             raise ValueError("noise needs characters, and max_length must be at least 1")
 
     def apply(self, pair: Pair, random: np.random.Generator, after: Callable[[], Pair]) -> Pair:
-        """Return the pair with a random word behind both sides."""
+        """Return the pair with a random word at the end of both sides."""
         length = random.integers(1, self.max_length + 1)
         word = "".join(random.choice([*self.characters], length))
         return f"{pair[0]} {word}", f"{pair[1]} {word}"
@@ -155,10 +148,10 @@ class Noise(Augmentation):
 @augmentations.register("merged_sentences")
 @dataclass(frozen=True, kw_only=True)
 class MergedSentences(Augmentation):
-    """The next pair of the dataset behind this one, so that the model reads several sentences."""
+    """Appends the next pair of the dataset, so that the model reads several sentences."""
 
     def apply(self, pair: Pair, random: np.random.Generator, after: Callable[[], Pair]) -> Pair:
-        """Return the pair with the next one behind it; an equal one, as a copy is, stays away."""
+        """Return the pair with the next pair appended, unless both pairs are equal."""
         other = after()
         # The last pair of the dataset has no next one, and a repeated sentence would teach to
         # repeat.

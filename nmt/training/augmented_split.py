@@ -34,7 +34,7 @@ def sentences_of_epochs(
         return None
     subwords = run.subwords
     if config.augmentation and subwords.context:
-        raise NmtError("train.augmentation changes single sentences, not those of documents")
+        raise NmtError("train.augmentation changes single sentences, not documents")
 
     # The loader asks for one epoch after the other, several times each.
     @lru_cache(maxsize=1)
@@ -67,7 +67,8 @@ SAMPLED_PAIRS = 1000
 def growth(in_epoch: Callable[[int], PaddedSplit], split: Split) -> float:
     """Return the number of tokens in an epoch for each stored token.
 
-    It is that of a sample of the first epoch, on the side where it is greater, and at least 1.
+    The ratio is measured on a sample of the first epoch, on the side where it is greater, and is at
+    least 1.
     """
     # Spread over the corpus, because corpora are often sorted; measured once, because lengths of a
     # whole epoch would need all of its text.
@@ -162,7 +163,7 @@ class AugmentedSplit:
     def _after(self, index: int, tags: tuple[list[int], list[int]]) -> Pair:
         """Return the text of the next pair.
 
-        It is that of this pair if the next one has other tags, an UNK, or no weight in the loss.
+        If the next pair has different tags, contains UNK, or has weight 0, return this pair's text.
         """
         following = min(index + 1, len(self.split) - 1)
         weights = self.split.weights

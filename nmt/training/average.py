@@ -34,7 +34,7 @@ def pick_last(path: Path, count: int) -> list[Path]:
 def pick_best(path: Path, count: int, trust_plugins: bool = False) -> list[Path]:
     """Return the paths of the `count` kept checkpoints with the best validations, worst first.
 
-    The ranking is that of the run's best checkpoint: by `best_metric`, then by lower loss, then by
+    Checkpoints are ranked as for the run's best one: by `best_metric`, then by lower loss, then by
     age, older first. A metric of a plugin is imported if `trust_plugins` allows it.
 
     Raises:
@@ -60,8 +60,8 @@ def average_run(paths: Sequence[Path], output: Path | None, trust_plugins: bool 
     """Write a new run whose only checkpoint holds the mean weights of some checkpoints.
 
     A run that adapts a base becomes a complete one: the mean of the parts is merged into the base.
-    Several runs need weights that are similar, as those of runs that began with the same trained
-    weights are (*model soups*, Wortsman et al. 2022).
+    Several runs need similar weights, so they should start from the same trained weights (*model
+    soups*, Wortsman et al. 2022).
 
     Args:
         paths: checkpoints of one or several runs.

@@ -23,29 +23,29 @@ from nmt.training.optim.schedules import Schedule, schedules
 from nmt.training.parallel.processes import Sharding
 
 LONGEST_TIMEOUT = 525_600
-"""Most minutes that a process waits for the others; PyTorch counts them in nanoseconds."""
+"""Most minutes that a process waits for other processes; PyTorch counts nanoseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """The recipe's section ``train``; the defaults are those of the paper's base model."""
+    """The recipe's section ``train``; the defaults train the paper's base model."""
 
     data: MayChange[str] = "data-bin"
-    """Dataset directory, made by ``nmt preprocess``; the recipe's `preprocess.output_dir`, if that
-    is given."""
+    """Dataset directory, made by ``nmt preprocess``; by default the recipe's
+    `preprocess.output_dir`, if it is given."""
     save_dir: MayChange[str] = "checkpoints"
     """Run directory; an existing run is resumed."""
     tokens_per_update: int = 25000
     """Average target tokens of one optimizer update, without padding, over all processes. The
     sentences of an update depend on this and the seed, not on the machine."""
     batching: Literal["random", "bucketed"] = "random"
-    """Sentences of an update: random ones of the corpus, or bucketed by length. Random updates are
-    alike. Bucketed ones need less padding, as in other toolkits; small ones then hold sentences of
-    a single length, from which a model learns less."""
+    """Sentences of an update: random sentences of the corpus, or sentences bucketed by length.
+    Random updates resemble each other. Buckets need less padding, as in other toolkits, but a small
+    update then holds sentences of a single length, and a model learns less from it."""
     direction_temperature: float = 1.0
-    """Temperature T by which the directions of a multilingual dataset are sampled: an epoch has as
-    many pairs as the dataset, and those of a direction with D pairs are in proportion to D^(1/T)
-    (Arivazhagan et al. 2019, who take 5). 1 for all pairs as they are."""
+    """Temperature T by which the directions of a multilingual dataset are sampled. An epoch has as
+    many pairs as the dataset. A direction with D pairs gets a share in proportion to D^(1/T)
+    (Arivazhagan et al. 2019 take 5). 1 for all pairs as they are."""
     stages: tuple[Stage, ...] = ()
     """Stages of training, as in OpusTrainer: ``[{until: 20000, mix: {clean: 0.7, back: 0.3}}, {mix:
     {clean: 1}}]``. Until update `until`, the pairs of the corpora with these names in
@@ -53,11 +53,11 @@ class TrainConfig:
     for all pairs as they are."""
     max_tokens: MayChange[Literal["auto"] | int] = "auto"
     """Size of a micro-batch in tokens of one side, or auto: the largest size that fits the GPUs.
-    Bounds the memory of a device; larger ones keep a GPU busier. A longer pair is a micro-batch by
-    itself. All passes or samples of the loss
-    count, and padding, if the model needs any. "auto" tries sizes before the first update, and
-    again if the run is resumed on other GPUs or with another `checkpoint_activations`. On a CPU,
-    and with `sharding`, it is 4096."""
+    It bounds the memory of a device; a larger size keeps a GPU busier. A longer pair is a
+    micro-batch by itself. All passes or samples of the loss count, and so does padding, if the
+    model needs any. "auto" tries sizes before the first update, and again if the run is resumed on
+    other GPUs or with another `checkpoint_activations`. On a CPU, and with `sharding`, it is
+    4096."""
     max_updates: MayChange[int] = 100_000
     """Optimizer updates after which training ends. A resumed run may raise it, unless the schedule
     depends on it, as linear and cosine do."""
@@ -67,7 +67,7 @@ class TrainConfig:
     init_from: MayChange[str | None] = None
     """Run or checkpoint whose weights a new run starts from; the counters start at 0, and `model`
     and `search` have its values where the recipe has none. The vocabulary must be the same, or have
-    new pieces behind the old ones: preprocess with `subword_model` or `extend_vocabulary` set to
+    new pieces after the old pieces: preprocess with `subword_model` or `extend_vocabulary` set to
     that run. A resumed run may leave it out."""
     freeze: tuple[str, ...] = ()
     """Weights that are not trained: shell patterns of their names in `model.safetensors`, such as
@@ -86,17 +86,17 @@ class TrainConfig:
     of the probabilities; a smaller one gives more variety. `tokens_per_update` and the divisor of
     the loss count the tokens of the stored, shorter segmentation. null for none."""
     augmentation: tuple[Augmentation, ...] = ()
-    """Changes to random training pairs, others in each epoch, one after the other: ``[{name:
+    """Random changes to training pairs, drawn anew in each epoch and applied in order: ``[{name:
     upper_case, share: 0.05}, typos]``. `tokens_per_update` and the divisor of the loss count the
     stored tokens. Empty for none."""
     quantization: Literal["none", "int8"] = "none"
-    """Quantisation-aware training (Jacob et al. 2018): int8 rounds weights and inputs of linear
-    layers in training as ``nmt translate --precision int8`` does, but for the output layer. For a
-    few hundred updates from `init_from`, with a small learning rate."""
+    """Quantisation-aware training (Jacob et al. 2018). int8 rounds weights and inputs of linear
+    layers, except the output layer, as ``nmt translate --precision int8`` does. Use it for a few
+    hundred updates from `init_from`, with a small learning rate."""
     guided_alignment: float = 0.0
-    """Weight of guided alignment (Chen et al. 2016), whose cross-entropy is added to the loss: that
-    of the dataset's word alignments and the attention of `model.alignment_layer`, or of one head in
-    it, `model.alignment_head`. Garg et al. (2019) take one head and 0.05. 0 for none."""
+    """Weight of guided alignment (Chen et al. 2016): adds to the loss the cross-entropy between the
+    dataset's word alignments and the attention of `model.alignment_layer`, or of its head
+    `model.alignment_head`. Garg et al. (2019) take one head and 0.05. 0 for none."""
     optimizer: OptimizerConfig = optimizers["adam"]
     """Optimizer."""
     schedule: Schedule = schedules["inverse_sqrt"]
@@ -121,34 +121,34 @@ class TrainConfig:
     """Compile the model (torch.compile), layer by layer where it has layers. Takes a minute or more
     at the start; training is then faster on a GPU, but slower on a CPU."""
     cuda_graphs: MayChange[bool] = False
-    """Launch each micro-batch as a whole, as a CUDA graph, which saves time of the host: on a fast
-    GPU for all but large models. For one process, Transformers with plain attention and losses
-    of one pass. Micro-batches are filled up with some padding, and recordings keep memory of
-    their own, about as much as the largest micro-batch takes."""
+    """Launch each micro-batch as a whole, as a CUDA graph. This saves time of the host, on a fast
+    GPU for all but large models. Works for one process, Transformers with plain attention, and
+    losses of one pass. Micro-batches get some padding, and the graphs keep about as much memory as
+    the largest micro-batch takes."""
     sharding: MayChange[Sharding] = "none"
     """Sharding of weights, gradients and optimizer state over the processes: none (DDP) or full
     (FSDP2, ZeRO-3). "full" is for models whose training does not fit one GPU; the weights alone
     must fit, for validation."""
     checkpoint_activations: MayChange[CheckpointedPart] = "none"
-    """Activations that the backward pass computes again instead of keeping them: none, those of all
-    layers, or those of attention alone. Results stay the same. Less memory is needed, so a larger
-    `max_tokens` fits; an update takes more time, with layers about a fifth on a CPU."""
+    """Activations that the backward pass computes again instead of keeping them: none, all layers,
+    or attention alone. Results stay the same. Training needs less memory, so a larger `max_tokens`
+    fits. An update takes more time: about a fifth more on a CPU for all layers."""
     device: MayChange[str] = "auto"
     """Device: cpu, cuda, cuda:N, or auto, a GPU if there is one."""
     valid_every: MayChange[int] = 1000
     """Updates between validations."""
     valid_minutes: MayChange[float | None] = None
-    """Minutes of training between validations, in addition to those of `valid_every`."""
+    """Minutes of training between validations, in addition to the validations of `valid_every`."""
     valid_metrics: tuple[Metric, ...] = (metrics["bleu"],)
     """Metrics of translations of the validation set; may be empty."""
     best_metric: str = "bleu"
     """Score that decides the best checkpoint: loss, perplexity, or one of `valid_metrics`."""
     patience: MayChange[int | None] = None
-    """Validations in a row without a new best after which training ends."""
+    """Training ends after this many validations in a row without a new best score."""
     save_every: MayChange[int] = 1000
     """Updates between checkpoints."""
     save_minutes: MayChange[float | None] = None
-    """Minutes of training between checkpoints, in addition to those of `save_every`."""
+    """Minutes of training between checkpoints, in addition to the checkpoints of `save_every`."""
     keep_last: MayChange[int] = 5
     """Number of newest checkpoints to keep; the best one is always kept."""
     log_every: MayChange[int] = 100
@@ -158,11 +158,12 @@ class TrainConfig:
     ``nmt-toolkit[tensorboard]``."""
     wandb: MayChange[bool] = False
     """Whether to send reports and the recipe to Weights & Biases, too; needs the extra
-    ``nmt-toolkit[wandb]``. Its environment variables say where to."""
+    ``nmt-toolkit[wandb]``. Set the destination by its environment variables, such as
+    ``WANDB_PROJECT``."""
     timeout_minutes: MayChange[float] = 10.0
-    """Minutes that a process waits for the others before training ends with the ranks of the late
-    ones. Must be longer than the first process works alone: when it writes a checkpoint, and when
-    it computes the metrics of a validation, which takes long for COMET on a CPU."""
+    """Minutes that a process waits for other processes. After that, training ends and names the
+    ranks of the late processes. Must be longer than the work of the first process alone: writing a
+    checkpoint, and the metrics of a validation, which take long for COMET on a CPU."""
 
     def __post_init__(self) -> None:
         for name in (

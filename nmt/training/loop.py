@@ -1,23 +1,4 @@
-"""The training loop: updates, and between them reports, validations and checkpoints.
-
-:meth:`TrainingLoop.run` repeats these steps until there is a reason to stop:
-
-1. Take the next update from the batch loader, and its learning rate from the schedule.
-2. Let the trainer run the update (:mod:`nmt.training.trainer`).
-3. Every `log_every` updates, report loss, perplexity and speed. A training that ends before the
-   first report reports at its end.
-4. If a validation is due (:mod:`nmt.training.loop`), validate, and remember the best score.
-5. If a checkpoint is due, or the score is the best so far, write a checkpoint.
-
-Milestones of training: when to validate, to write a checkpoint, and to stop.
-
-The decisions depend on the recipe and on the trainer's state alone, and a checkpoint holds that
-state. A run that is interrupted and resumed therefore decides as one that never stopped.
-
-A stopwatch for the time of training itself, without validation and saving.
-
-Stop signals: training finishes the update and writes a checkpoint before it ends.
-"""
+"""The training loop: runs updates, and reports, validates and saves between them."""
 
 from __future__ import annotations
 
@@ -45,7 +26,10 @@ from nmt.training.validation import Validations
 
 
 class TrainingLoop:
-    """Lets a trainer run updates, and reports, validates and saves between them."""
+    """Lets a trainer run updates, and reports, validates and saves between them.
+
+    A checkpoint follows a validation, so that it holds the score.
+    """
 
     def __init__(
         self,
@@ -81,7 +65,7 @@ class TrainingLoop:
         trainer, milestones = self.trainer, self.milestones
         trainer.model.train()
         no_sentences = make_batch(trainer.loader.split, np.array([], np.int64))
-        # FSDP sets up its shards in the first forward pass, which must not be that of validation.
+        # FSDP sets up its shards in the first forward pass, which must not happen in validation.
         trainer.try_batch(no_sentences)  # initialises sharding
         self.stopwatch.start()
         self.report.begin()
@@ -220,8 +204,8 @@ class TrainingLoop:
                     state.update, weights, optimizer, dict(vars(state)), self.scores, is_best
                 )
                 trainer.run.prune(trainer.config.keep_last)
-            # No process may end, and torchrun then end the others, while the checkpoint is being
-            # written.
+            # If a process ended now, torchrun would end the process that is still writing the
+            # checkpoint.
             trainer.world.barrier()
 
 
@@ -305,7 +289,7 @@ class Stopwatch:
 
         Args:
             before: seconds already counted.
-            seconds_since_report: those of them that belong to the current lap.
+            seconds_since_report: the seconds that belong to the current lap.
         """
         self._counted = before
         self._lap = before - seconds_since_report

@@ -1,13 +1,4 @@
-"""Layer dropout and activation checkpointing: see :class:`nmt.models.layers.basic.ResidualModule`.
-
-Freezing: exclude weights from training by patterns of their names.
-
-Quantisation-aware training (Jacob et al. 2018): forward passes in numbers of 8 bits.
-
-Weights and inputs of linear layers are rounded as for ``nmt translate --precision int8``. Gradients
-pass through the rounding unchanged, by the straight-through estimator of Bengio et al. (2013), and
-move weights that keep their full precision.
-"""
+"""Options that training puts on any model: dropped layers, frozen weights, rounded weights."""
 
 from __future__ import annotations
 
@@ -111,7 +102,7 @@ def round_linear_layers(model: Model) -> None:
         raise NmtError(
             "train.quantization rounds no layer with a part of lora; leave out one of them"
         )
-    for module in model.modules():  # those that become int8
+    for module in model.modules():  # the layers that inference rounds to int8
         kind = type(module)
         if kind is nn.Linear:
             # A class instead of a wrapper keeps the names of the weights, and so the checkpoints.
@@ -121,7 +112,11 @@ def round_linear_layers(model: Model) -> None:
 
 
 class RoundedLinear(nn.Linear):
-    """A linear layer whose weights and inputs have 8 bits in training."""
+    """A linear layer whose weights and inputs are rounded to 8 bits in training.
+
+    Gradients pass through the rounding unchanged (straight-through estimator, Bengio et al. 2013)
+    and move weights that keep their full precision.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] to [..., outputs]."""

@@ -1,18 +1,7 @@
 """The preflight check: before the first update, try everything that could fail hours later.
 
-The check trains on the longest batch, scores and translates the largest validation batches, writes
-and reads a checkpoint, and measures free disk space. It takes seconds and changes no result:
-gradients are dropped, and each update sets its own random seed.
-
-Batches that run before training, to find the memory and the time that training takes.
-
-Their gradients are dropped.
-
-A checkpoint that is written and read before training, and the disk space of those to come.
-
-The size of micro-batches where it is to be found: as large as fits the memory of each GPU.
-
-Warnings about schedules of the learning rate that do not fit the time of training.
+The check takes seconds and changes no result: gradients are dropped, and each update sets its own
+random seed.
 """
 
 from __future__ import annotations
@@ -69,7 +58,7 @@ def preflight(trainer: Trainer, validation: Validations) -> Rows:
     except torch.cuda.OutOfMemoryError:
         limit = validation.translator.config.batch_limit(trainer.world.device.type)
         raise NmtError(
-            "validation does not fit the memory of the device beside training; lower "
+            "validation does not fit the device's memory together with training; lower "
             f"search.batch_tokens from {limit}, or --max-tokens"
         ) from None
     kept = try_checkpoint(trainer)
@@ -215,7 +204,7 @@ def fit_micro_batches(trainer: Trainer) -> None:
     split, world = trainer.loader.split, trainer.world
     rows = trainer.loader.rows_per_sentence
     fits = rows * int(max(split.source_lengths.max(), split.target_lengths.max()))
-    # Recordings keep the memory of a micro-batch, which others that are launched cannot use.
+    # A CUDA graph keeps the memory of its micro-batch, so later micro-batches cannot use it.
     copies = 2 if trainer.config.cuda_graphs else 1
     most = copies * rows * trainer.config.tokens_per_update // world.size
     for tokens in _candidates(fits, most):

@@ -1,16 +1,4 @@
-"""The run in the save directory: a new one, or the one to resume.
-
-Changes of the recipe between the start of a run and a resume: allowed, or refused by name.
-
-Resuming: reading the checkpoint from which all processes of a training continue.
-
-The main process chooses the checkpoint, and the others read the same one. Where each machine looked
-for itself, one that reads files over a network could miss the newest checkpoint for a while.
-
-The weights that a run starts from: those of a trained model, or of the base that it adapts.
-
-Weights of a trained model for a vocabulary with new pieces behind the old ones.
-"""
+"""Start a run or resume one: the save directory, the allowed changes, the initial weights."""
 
 from __future__ import annotations
 
@@ -54,7 +42,7 @@ def open_run(
     if world.is_main and not (Run.exists(path) and Run.open(path).checkpoint_paths()):
         if checkpoints_in(path):
             raise NmtError(
-                f"{path / 'run.json'}: missing, but there are checkpoints beside it; copy the run "
+                f"{path / 'run.json'}: missing, but there are checkpoints next to it; copy the run "
                 "again from where it came from, or take another --save-dir for a new run"
             )
         if not dry_run:
@@ -150,7 +138,7 @@ def refuse_changes(run: Run, experiment: Experiment) -> None:
         may_change.remove("train.valid_minutes")
     if experiment.train.init_from is not None:
         may_change.remove("train.init_from")
-    if experiment.train.guided_alignment:  # they decide what is trained
+    if experiment.train.guided_alignment:  # these two decide which weights are trained
         guided = ("model.alignment_layer", "model.alignment_head")
         may_change = [key for key in may_change if key not in guided]
     changed = [
@@ -206,7 +194,8 @@ def read_newest(run: Run, world: World) -> SavedTraining | None:
             one that the main process resumes.
         OSError: a file cannot be read by the main process.
     """
-    # Directories on a network may look different for a while; the first process decides.
+    # The main process decides: over a network, another machine could miss the newest checkpoint for
+    # a while.
     names = world.gather([path.name for path in run.checkpoint_paths()])[0]
     for name in reversed(names):
         path, saved, problem = run.path / name, None, None
@@ -273,8 +262,9 @@ def find_base(init_from: str | None, run: Path, subwords: Subwords, adaptation: 
         )
     if not subwords.is_same_as(parent.subwords):
         raise NmtError(
-            f"--init-from {init_from}: its vocabulary is not that of the dataset, as an adaptation "
-            f"needs; preprocess the text again with --subword-model {parent.path}"
+            f"--init-from {init_from}: its vocabulary differs from the dataset's, but an "
+            "adaptation needs the same; preprocess the text again with "
+            f"--subword-model {parent.path}"
         )
     return Base.from_checkpoint(checkpoint, run)
 
@@ -289,9 +279,9 @@ def set_initial_weights(
 ) -> Run | None:
     """Copy the weights that a run starts from into its model, if they are not random.
 
-    Parts of an adaptation stay as they are, get the weights of the run's base around them, and are
-    alone left to train. Otherwise pieces that the vocabulary has behind those of the trained model
-    begin with means of old ones.
+    With an adaptation, the model gets the weights of the run's base, and only the parts of the
+    adaptation are trained. Without one, pieces that the trained model lacks start from means of old
+    pieces.
 
     Args:
         model: freshly initialised model.
@@ -323,7 +313,7 @@ def set_initial_weights(
     loaded = load_model(Path(init_from), trust_plugins=trust_plugins)
     if not subwords.extends(loaded.subwords):
         raise NmtError(
-            f"--init-from {init_from}: its vocabulary is not that of the dataset; preprocess the "
+            f"--init-from {init_from}: its vocabulary differs from the dataset's; preprocess the "
             f"text again with --subword-model {loaded.run.path}, or with --extend-vocabulary "
             f"{loaded.run.path} to add pieces"
         )

@@ -1,24 +1,7 @@
-"""The trainer, which runs one update after another.
+"""The trainer: runs one update after another.
 
-:meth:`Trainer.step` runs an update of some 25,000 target tokens:
-
-1. Set the learning rate, and the random seed from the update's number.
-2. Run each micro-batch, cut to fit the device, forward and backward; gradients accumulate.
-3. Undo the loss scale, and clip the gradient norm.
-4. Let the optimizer step, unless the gradient is not finite; the average of the weights follows.
-
-The random numbers of an update depend on the seed, the update and the process alone. A run that is
-interrupted and resumed therefore computes the same updates as one that never stopped.
-
-The trainer's counters, which checkpoints store beside weights and optimizer.
-
-Dynamic loss scaling for fp16 (Micikevicius et al. 2018), without waiting for the device.
-
-Gradients in fp16 underflow below 6e-8, so the loss is multiplied by a scale. If a gradient
-overflows, the update is skipped and the scale halved. After 2,000 updates without an overflow the
-scale is doubled.
-
-The sampler that a recipe asks for: which pairs of a split make up each update.
+The random numbers of an update depend on the seed, the update and the process alone. An interrupted
+and resumed run therefore computes the same updates as a run that never stopped.
 """
 
 from __future__ import annotations
@@ -225,7 +208,7 @@ class Trainer:
     def needs_trial(self) -> bool:
         """Return whether `max_tokens` is "auto" and no trial has found it for this training."""
         is_gpu = self.world.device.type == "cuda"
-        # A process that ran out of memory alone would keep the others waiting for its shards.
+        # If one process alone ran out of memory, the other processes would wait for its shards.
         is_alone = self.config.sharding == "none"
         return (
             is_gpu and is_alone and self.config.max_tokens == "auto" and not self.state.max_tokens
@@ -289,7 +272,7 @@ class Trainer:
         return norm
 
     def _seed(self, update: Update) -> None:
-        """Set the seeds of an update: that of dropout, per process, and that of sampling."""
+        """Set the seeds of an update: one per process for dropout, and one for sampling."""
         torch.manual_seed(_mix(self.config.seed, update.number, self.world.rank))
         self.criterion.sampling_seed = _mix(self.config.seed, update.number)
 
@@ -344,7 +327,7 @@ class Trainer:
         return sum(value.numel() * value.itemsize for value in self._optimizer_state().values())
 
     def stored_weights(self) -> dict[str, Tensor]:
-        """Return the weights that checkpoints hold, as trained: those of an adaptation, or all."""
+        """Return the weights that checkpoints hold, as trained: an adaptation's weights, or all."""
         return {name: weight.detach() for name, weight in self.weights.items()}
 
     def _optimizer_state(self) -> dict[str, Tensor]:
@@ -456,7 +439,11 @@ FIRST, LEAST, INTERVAL = 2.0**16, 1.0, 2000
 
 
 class LossScale:
-    """The factor of the loss in fp16; 1 in other precisions."""
+    """The factor of the loss in fp16 (Micikevicius et al. 2018); 1 in other precisions.
+
+    Gradients in fp16 underflow below 6e-8. If a gradient overflows, the update is skipped and the
+    scale halved; after 2,000 updates without an overflow the scale is doubled.
+    """
 
     def __init__(self, wanted: bool, device: torch.device) -> None:
         self.wanted = wanted

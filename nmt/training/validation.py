@@ -154,7 +154,7 @@ class ValidationByDirection:
     def __call__(self) -> dict[str, float]:
         """Return the scores by name.
 
-        "loss" and each metric are means over directions, and "perplexity" is that of the mean loss.
+        "loss" and each metric are means over directions; "perplexity" follows from the mean loss.
         The scores of each direction follow, as "bleu/en-de".
         """
         by_direction = {direction: part() for direction, part in self.parts.items()}

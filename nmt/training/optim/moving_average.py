@@ -1,6 +1,6 @@
 """Averages of the weights in training, for validation and translation.
 
-Averaging weights in training: Polyak and Juditsky 1992. The use here is that of Marian's
+Averaging weights in training (Polyak and Juditsky 1992), as in Marian's
 ``--exponential-smoothing``.
 """
 

@@ -1,9 +1,8 @@
-"""Schedule-free AdamW: training at one point, validation and translation at an average.
+"""Schedule-free AdamW (Defazio et al. 2024, "The Road Less Scheduled", arXiv:2405.15682).
 
-Source: Defazio et al. 2024, "The Road Less Scheduled" (arXiv:2405.15682). The optimizer moves three
-points. The model's weights are *y*, where gradients are computed. The base point *z* takes Adam's
-steps, without momentum. The average *x* of all z is what training is for. Since
-y = (1 - beta) z + beta x, the average needs no memory: x follows from y and z.
+Gradients are computed at the model's weights y. Adam's steps, without momentum, move z. The average
+x of all z is the result. Since y = (1 - beta) z + beta x, x follows from y and z and needs no
+memory.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class ScheduleFreeAdamW(torch.optim.Optimizer):
         first = next(weight for group in self.param_groups for weight in group["params"])
         found_inf = first.new_zeros(()) if self.found_inf is None else self.found_inf
         taken = 1.0 - found_inf
-        # The clock is that of all weights; the first weight's state stores it.
+        # All weights share one clock; the first weight's state stores it.
         clock = self.state[first]
         step = clock.setdefault("step", first.new_zeros(())).add_(taken)
         lr = self.param_groups[0]["lr"]

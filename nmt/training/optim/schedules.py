@@ -42,7 +42,7 @@ class Schedule(ABC):
 
         Args:
             update: number of the update, from 1.
-            d_model: width of the decoder output; for an RNNsearch that of the maxout layer.
+            d_model: width of the decoder output; for an RNNsearch the width of the maxout layer.
             max_updates: number of the last update.
             plateaus: number of times that :meth:`is_plateau` has returned True.
         """
@@ -130,7 +130,8 @@ class Plateau(Constant):
     shrink: float = 0.5
     """Factor of the learning rate at each plateau."""
     plateau: int = 1
-    """Validations in a row without a new best that make a plateau; then again as many."""
+    """Validations in a row without a new best score that make a plateau. Each further series of
+    this length makes another."""
     final_share: float = 0.0
     """Share of the highest learning rate below which it is not lowered."""
 

@@ -1,9 +1,8 @@
-"""Micro-batches as CUDA graphs: the host launches one graph in place of a thousand kernels.
+"""Micro-batches as CUDA graphs: the host launches one graph, not a thousand kernels.
 
-A GPU of today computes an update of a base model in less time than a host needs to launch its
-kernels. A *CUDA graph* is a recording of launches, with the addresses of all tensors, that is
-launched as a whole. It holds for tensors of the recorded sizes alone, so a micro-batch is filled up
-with padding to one of few sizes, and copied to where the graph reads it.
+A GPU computes an update of a base model in less time than a host needs to launch its kernels. A
+graph holds for fixed addresses and sizes, so a micro-batch is padded to one of few sizes and copied
+to where the graph reads it.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Recording(NamedTuple):
 
 
 class RecordedProcess(SingleProcess):
-    """A single process that records micro-batches, and replays those of a size seen before."""
+    """A single process that records a micro-batch of each size, and replays the recordings."""
 
     def __init__(self, criterion: nn.Module, weights: Iterable[nn.Parameter]) -> None:
         """Prepare the first micro-batch.

@@ -1,13 +1,7 @@
 """Data-parallel training: one process, replicated weights, or fully sharded weights.
 
-The three classes have one interface, so the trainer has no special cases:
-
-- :class:`SingleProcess`: no communication.
-- :class:`DataParallel`: each process holds all weights; gradients are all-reduced.
-- :class:`FullyShardedDataParallel`: each process holds one shard of the weights, the gradients and
-  the optimizer's state.
-
-In each of them the optimizer sees the *mean* of the gradients over all processes.
+The three classes share one interface, so the trainer has no special cases. The optimizer always
+sees the *mean* of the gradients over all processes.
 """
 
 from __future__ import annotations
@@ -31,7 +25,7 @@ Sharding = Literal["none", "full"]
 SHARDED_APART = 1 << 16
 """Number of weights from which a module is a unit of ``fully_shard`` of its own.
 
-Weights of smaller modules are all-gathered together with those of the root module.
+Weights of smaller modules are all-gathered together with the root module's weights.
 """
 
 

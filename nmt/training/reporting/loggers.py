@@ -1,14 +1,7 @@
-"""Loggers: where reports of training go besides the log, such as TensorBoard.
+"""Loggers send training reports to services such as TensorBoard and Weights & Biases.
 
-A logger is a file beside this one with a class that has the methods of :class:`Logger`, a key of
-the section `train`, and a line in :mod:`nmt.training.run`. Each needs a package that is
-an extra.
-
-Reports to TensorBoard; needs the extra ``nmt-toolkit[tensorboard]``.
-
-Reports to Weights & Biases; needs the extra ``nmt-toolkit[wandb]``.
-
-Its environment variables say where and how: ``WANDB_PROJECT``, ``WANDB_API_KEY``, ``WANDB_MODE``.
+Each logger needs a package that is an extra, a key of the section `train`, and a line in
+:mod:`nmt.training.run`.
 """
 
 from __future__ import annotations
@@ -87,7 +80,10 @@ class Board:
 
 
 class WandbLogger:
-    """Writes each number of a record to the metric RECORD/KEY, over updates."""
+    """Writes each number of a record to the metric RECORD/KEY, over updates.
+
+    The environment variables of wandb choose the destination, such as ``WANDB_PROJECT``.
+    """
 
     name = "wandb"
 
