@@ -17,7 +17,7 @@ from nmt.training.config import TrainConfig
 from nmt.training.divergence import FiniteWatch, FirstNonFinite
 from nmt.training.loop import TrainingLoop
 from nmt.training.optim.schedules import schedules
-from nmt.training.reporting.report import Report
+from nmt.training.reporting.report import TrainingReport
 from nmt.training.trainer import LossScale, Trainer
 
 
@@ -54,7 +54,7 @@ def spoil(model: Model, updates: set[int], trainer: Trainer) -> None:
     model.encoder[0].feed_forward.inner.register_forward_hook(hook)
 
 
-def loop(trainer: Trainer, report: Report) -> TrainingLoop:
+def loop(trainer: Trainer, report: TrainingReport) -> TrainingLoop:
     return TrainingLoop(trainer, validation=None, report=report)  # type: ignore[arg-type]
 
 
@@ -72,7 +72,7 @@ def test_an_update_that_is_not_finite_is_skipped_and_its_first_module_named(
     second = next(updates)
     assert trainer.step(second, 0.1) == [second]
     assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer.model), strict=True))
-    with Report(tmp_path / "log.jsonl", 10, 0) as report:
+    with TrainingReport(tmp_path / "log.jsonl", 10, 0) as report:
         loop(trainer, report)._note_failure(second)
     said = capsys.readouterr().err
     assert "skipped | update 2" in said
@@ -94,7 +94,10 @@ def test_a_learning_rate_that_is_no_number_or_negative_ends_training(
     trainer.config = dataclasses.replace(trainer.config, schedule=constant)
     before = weights(trainer.model)
     said = f"update 1: the schedule constant gives a learning rate of {share / 2}; correct"
-    with Report(tmp_path / "log.jsonl", 10, 0) as report, pytest.raises(NmtError, match=said):
+    with (
+        TrainingReport(tmp_path / "log.jsonl", 10, 0) as report,
+        pytest.raises(NmtError, match=said),
+    ):
         loop(trainer, report)._run_update(trainer.loader.update(1))
     assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer.model), strict=True))
 
@@ -103,7 +106,7 @@ def test_a_report_without_updates_is_not_written(trainer: Trainer, tmp_path: Pat
     trainer.config = dataclasses.replace(trainer.config, log_every=1)
     spoil(trainer.model, {1}, trainer)
     updates = trainer.loader.updates(1)
-    with Report(tmp_path / "log.jsonl", 10, 0) as report:
+    with TrainingReport(tmp_path / "log.jsonl", 10, 0) as report:
         training = loop(trainer, report)
         for _ in range(3):
             training._run_update(next(updates))
@@ -116,7 +119,7 @@ def test_a_report_without_updates_is_not_written(trainer: Trainer, tmp_path: Pat
 
 
 def test_numbers_that_json_lacks_are_null_in_the_log(tmp_path: Path) -> None:
-    with Report(tmp_path / "log.jsonl", 10, 0, quiet=False) as report:
+    with TrainingReport(tmp_path / "log.jsonl", 10, 0, quiet=False) as report:
         scores = {"loss": math.nan, "perplexity": math.inf, "bleu": 0.0}
         report.validation(1, scores, best=False)
     [line] = (tmp_path / "log.jsonl").read_text().splitlines()
@@ -130,7 +133,7 @@ def test_too_many_skipped_updates_end_training_and_name_the_last_checkpoint(
     trainer: Trainer, tmp_path: Path
 ) -> None:
     spoil(trainer.model, {1, 2, 3}, trainer)
-    with Report(tmp_path / "log.jsonl", 10, 0) as report:
+    with TrainingReport(tmp_path / "log.jsonl", 10, 0) as report:
         training = loop(trainer, report)
         updates = trainer.loader.updates(1)
         for _ in range(2):
@@ -247,7 +250,7 @@ def test_a_rate_is_lowered_by_the_plateaus_that_were_counted(
 ) -> None:
     schedule = dataclasses.replace(schedules["plateau"], lr=0.5, warmup_updates=0, shrink=0.1)
     trainer.config = dataclasses.replace(trainer.config, schedule=schedule, log_every=99)
-    with Report(tmp_path / "log.jsonl", 10, 0, quiet=True) as report:
+    with TrainingReport(tmp_path / "log.jsonl", 10, 0, quiet=True) as report:
         training = loop(trainer, report)
         for plateaus, rate in ((0, 0.5), (2, 0.005)):
             trainer.state.plateaus = plateaus

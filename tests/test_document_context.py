@@ -24,7 +24,7 @@ from nmt.inference import Request, Translation
 from nmt.inference.documents import fit, in_documents
 from nmt.inference.engines import load_translator
 from nmt.inference.lines import LineTranslator
-from nmt.inference.request import Options
+from nmt.inference.request import TranslationOptions
 from nmt.preprocess.corpus import Chunk
 from nmt.preprocess.documents import Joiner, joined
 from nmt.runs.translations import read_translations
@@ -441,7 +441,9 @@ class Fake:
         self.asked: list[tuple[str, ...]] = []
         self.spoilt, self.separator = set(spoilt), separator
 
-    def translate_alone(self, requests: list[Request], _: Options) -> list[list[Translation]]:
+    def translate_alone(
+        self, requests: list[Request], _: TranslationOptions
+    ) -> list[list[Translation]]:
         self.asked += [request.sentences for request in requests]
         return [[self._translation(request)] for request in requests]
 
@@ -456,7 +458,7 @@ class Fake:
 def translated(context: DocumentContext, fake: Fake, lines: list[str]) -> list[str]:
     requests = [one for block in in_documents([lines], context, WORDS) for one in block]
     translator: Any = fake
-    joined = LineTranslator.translate_joined(translator, requests, context, Options())
+    joined = LineTranslator.translate_joined(translator, requests, context, TranslationOptions())
     return [one.text for [one] in joined]
 
 
@@ -483,14 +485,14 @@ def test_a_wrong_number_of_separators_halves_the_sentences() -> None:
 
 
 def test_the_source_alone_has_nothing_to_divide() -> None:
-    def translate(requests: list[Request], _: Options) -> list[list[Translation]]:
+    def translate(requests: list[Request], _: TranslationOptions) -> list[list[Translation]]:
         nothing = Hypothesis([], 0.0, 0.0, finished=True)
         return [[Translation(one.text, f"{one.text}\n!", nothing)] for one in requests]
 
     translator: Any = SimpleNamespace(translate_alone=translate)
     requests = [Request("a"), Request("b", context=("a",))]
     source = DocumentContext(sides="source")
-    joined = LineTranslator.translate_joined(translator, requests, source, Options())
+    joined = LineTranslator.translate_joined(translator, requests, source, TranslationOptions())
     found = [one.text for [one] in joined]
     assert found == ["a !", "b !"]
 

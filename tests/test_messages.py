@@ -15,7 +15,7 @@ import pytest
 import nmt
 from nmt.evaluation import metrics
 from nmt.messages import LONGEST_DURATION, LONGEST_MESSAGE, duration, one_line, say, warn
-from nmt.training.reporting.report import Report
+from nmt.training.reporting.report import TrainingReport
 
 
 class Pipe(io.RawIOBase):
@@ -34,7 +34,7 @@ class Pipe(io.RawIOBase):
 
 
 def _report(message: str) -> None:
-    Report(Path("none.jsonl"), max_updates=1, first=0).say(message)
+    TrainingReport(Path("none.jsonl"), max_updates=1, first=0).say(message)
 
 
 def _warn_as_sacrebleu(message: str) -> None:

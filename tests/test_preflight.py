@@ -34,7 +34,7 @@ from nmt.training.preflight import (
     try_checkpoint,
     unfinished_decay,
 )
-from nmt.training.reporting.report import Report
+from nmt.training.reporting.report import TrainingReport
 from nmt.training.trainer import Trainer
 from nmt.training.validation import Validation
 
@@ -132,7 +132,7 @@ def test_a_resumed_run_has_the_rest_of_its_minutes(train, tmp_path: Path) -> Non
 def test_a_training_that_would_never_end_is_given_the_longest_time(train, tmp_path: Path) -> None:
     done = train(tmp_path / "run", "--max-updates", 10**17, "--dry-run")
     assert re.search(r"about: +999999999 days, 0:00:00 of training\n", done.err), done.err
-    assert Report(tmp_path / "log.jsonl", 10**30, 0).to_go(1, 0).days == 999_999_999
+    assert TrainingReport(tmp_path / "log.jsonl", 10**30, 0).to_go(1, 0).days == 999_999_999
 
 
 def test_frozen_weights_are_parameters_that_are_not_trained(train, tmp_path: Path) -> None:

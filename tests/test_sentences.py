@@ -12,7 +12,7 @@ from torch import nn
 from nmt.data.packing import Packing
 from nmt.models.kernels import packs
 from nmt.models.layers.attention import LONG, AttentionConfig
-from nmt.models.layers.cache import Step
+from nmt.models.layers.cache import DecodingStep
 from nmt.models.layers.sentences import Packed, Padded
 from nmt.models.transformer.multi_head import CrossAttention, SelfAttention
 from nmt.models.transformer.positions import Rotation, SinusoidalPositions
@@ -34,7 +34,11 @@ def test_positions_and_their_encodings_are_those_of_padded_sentences() -> None:
 
 
 def test_a_step_is_at_one_position() -> None:
-    step, tokens, encode = Step(3), torch.full((2, 4), 5), SinusoidalPositions(8, "interleaved")
+    step, tokens, encode = (
+        DecodingStep(3),
+        torch.full((2, 4), 5),
+        SinusoidalPositions(8, "interleaved"),
+    )
     assert step.positions(tokens).tolist() == [3]
     assert step.longest(tokens) == 1
     assert torch.equal(step.encodings(encode, tokens)[0], Padded().encodings(encode, tokens)[3])

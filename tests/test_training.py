@@ -37,7 +37,7 @@ from nmt.search.config import SearchConfig
 from nmt.training.config import TrainConfig
 from nmt.training.loop import StopRequests, Stopwatch, TrainingLoop
 from nmt.training.losses.token import losses
-from nmt.training.reporting.report import Report, peak_memory_mb, sparkline
+from nmt.training.reporting.report import TrainingReport, peak_memory_mb, sparkline
 from nmt.training.trainer import Trainer, TrainerState
 from nmt.training.validation import Validation
 
@@ -514,7 +514,7 @@ def test_a_sign_of_life_is_given_where_no_report_was_for_long(
 ) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    with Report(tmp_path / "log.jsonl", 900, 0) as report:
+    with TrainingReport(tmp_path / "log.jsonl", 900, 0) as report:
         for update, seconds in ((1, 59.0), (2, 2.0), (3, 58.0), (4, 3.0)):
             now += seconds
             report.advance(update, now)
@@ -527,7 +527,9 @@ def test_training_stops_when_its_time_is_up_and_can_go_on(
 ) -> None:
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(Report, "begin", lambda report: time.sleep(0.01))  # longer than the limit
+        patch.setattr(
+            TrainingReport, "begin", lambda report: time.sleep(0.01)
+        )  # longer than the limit
         assert "training ended: max_minutes" in train(run, "--max-minutes", 1e-5).err
     assert Checkpoint.open(run / "last").update == 1
     assert "training ended: max_updates" in train(run).err
@@ -610,7 +612,7 @@ def test_the_panel_and_the_time_to_go_begin_with_training_and_agree(
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
-    with Report(tmp_path / "log.jsonl", 40, 10) as report:
+    with TrainingReport(tmp_path / "log.jsonl", 40, 10) as report:
         now += 3600  # of preflight
         report.begin()
         now += 100
@@ -825,14 +827,14 @@ def test_gradients_are_of_the_mean_loss_and_clipped_if_they_are_larger(
 def test_a_training_that_is_interrupted_says_what_is_saved_and_how_to_resume(
     train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    advance = Report.advance
+    advance = TrainingReport.advance
 
-    def advance_and_interrupt(report: Report, update: int, seconds: float) -> None:
+    def advance_and_interrupt(report: TrainingReport, update: int, seconds: float) -> None:
         advance(report, update, seconds)
         if update == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(Report, "advance", advance_and_interrupt)
+    monkeypatch.setattr(TrainingReport, "advance", advance_and_interrupt)
     done = train(tmp_path / "run", "--set", "train.log_every=4")
     assert done.status == 130
     assert all(line["record"] != "train" for line in records(tmp_path / "run"))
@@ -888,7 +890,7 @@ def test_the_first_signal_is_acknowledged_at_once_in_one_line(
         (signal.SIGUSR1, "interrupted by SIGUSR1: saving after this update\n"),
     ):  # fmt: skip
         for quiet in (False, True):
-            report = Report(tmp_path / "log.jsonl", 9, 0, quiet=quiet)
+            report = TrainingReport(tmp_path / "log.jsonl", 9, 0, quiet=quiet)
             with report, StopRequests(report.acknowledge):
                 os.kill(os.getpid(), number)
                 assert capsys.readouterr().err == ("" if quiet else line)

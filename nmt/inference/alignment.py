@@ -1,9 +1,7 @@
-"""Word alignment of a line and its translation, by the model's attention.
+"""Word alignment of a line and its translation by the model's attention, and forced decoding.
 
-Words are separated by white space, in the line and in the detokenised text. A piece belongs to the
-word in which it begins. In text without spaces between words, the pieces themselves are aligned.
-
-Forced decoding: log-probabilities and attention of given targets.
+Words are separated by white space, in the line and in the detokenised text. A token belongs to the
+word in which it begins. In text without spaces between words, the tokens themselves are aligned.
 """
 
 from __future__ import annotations

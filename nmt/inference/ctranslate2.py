@@ -1,12 +1,9 @@
 """CTranslate2 as the engine of a translator, for exports of ``nmt.formats``.
 
-CTranslate2 has one stop criterion: a sentence is done when a beam of hypotheses is finished, and a
-hypothesis may end only among the best beam of candidates. This is the stop ``first_beam`` of
-:class:`Beam`. Any length penalty works, because this module ranks the hypotheses. Other settings
-are refused, not approximated.
-
-One difference remains: CTranslate2 does not mask PAD and BOS, so they take places among the
-candidates if a model finds them likely; trained models hardly do.
+CTranslate2 has one stop criterion, ``first_beam`` of :class:`Beam`; other settings are refused, not
+approximated. Any length penalty works, because this module ranks the hypotheses. One difference
+remains: CTranslate2 does not mask PAD and BOS, so they take places among the candidates. Trained
+models hardly find them likely.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Translate the lines of documents, each in its context, by a model that was trained with context.
+"""Translate the lines of documents, each in its context, by a model trained with context.
 
-Lines arrive one after the other, and a blank line is between two documents. Each line becomes a
-:class:`Request` with the lines around it. If the model has context on both sides, it translates
-joined lines into joined lines. The separators in its output say which sentence is which. With a
-wrong number of separators, or nothing between two of them, the half of the joined lines that holds
-the line is translated instead, and in the end the line alone.
+A blank line separates two documents. A model with context on both sides translates joined lines
+into joined lines, and separators in its output say which sentence is which. If a separator is
+missing or a part is empty, the translator tries the half of the joined lines that holds the line,
+and in the end the line alone.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from itertools import chain
 
 from nmt.data.context import DocumentContext, half
 from nmt.errors import NmtError
-from nmt.inference.request import Options, Request
+from nmt.inference.request import Request, TranslationOptions
 from nmt.subwords.subwords import Subwords
 
 
@@ -110,7 +109,9 @@ def fit(
     return fitted
 
 
-def check_form(requests: Iterable[Request], context: DocumentContext, options: Options) -> None:
+def check_form(
+    requests: Iterable[Request], context: DocumentContext, options: TranslationOptions
+) -> None:
     """Refuse options that the translation of a line in its context does not have.
 
     Raises:

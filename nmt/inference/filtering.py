@@ -1,9 +1,8 @@
 """Filter parallel text by dual conditional cross-entropy (Junczys-Dowmunt 2018).
 
-Models of both directions score each pair. F is the mean negative log-probability of a target token,
-natural logarithm, by the forward model, and R that of a source token by the reverse model. The
-score of the pair is exp(-(|F - R| + (F + R) / 2)): near 1 if both models assign the pair a similar,
-high probability, and near 0 otherwise.
+F and R are the mean negative log-probabilities of a target token by the forward model and of a
+source token by the reverse model. The score exp(-(|F - R| + (F + R) / 2)) is near 1 if both models
+assign the pair a similar, high probability, and near 0 otherwise.
 """
 
 from __future__ import annotations

@@ -29,10 +29,10 @@ from nmt.inference.documents import (
 )
 from nmt.inference.request import (
     Counts,
-    Options,
     Request,
     Sentence,
     Translation,
+    TranslationOptions,
     naming_line,
     parts,
     space_before,
@@ -115,10 +115,12 @@ class LineTranslator(ABC):
         refuse_one_string(lines, "lines")
         self.config.check_count(count)
         check_unit(aligned)
-        return self._by_window(lines, Options(count=count, scored=scored, aligned=aligned))
+        return self._by_window(
+            lines, TranslationOptions(count=count, scored=scored, aligned=aligned)
+        )
 
     def _by_window(
-        self, lines: Iterable[str | Request], options: Options
+        self, lines: Iterable[str | Request], options: TranslationOptions
     ) -> Iterator[list[Translation]]:
         waiting = chain.from_iterable(self.in_documents([line] for line in lines))
         while window := list(islice(waiting, self.config.window)):
@@ -146,7 +148,9 @@ class LineTranslator(ABC):
         context = self.subwords.context
         return iter(blocks) if not context else in_documents(blocks, context, self.subwords)
 
-    def _in_context(self, requests: list[Request], options: Options) -> list[list[Translation]]:
+    def _in_context(
+        self, requests: list[Request], options: TranslationOptions
+    ) -> list[list[Translation]]:
         """Translate requests, each with as much context as the model takes."""
         if (context := self.subwords.context) is None:
             return self.translate_alone(requests, options)
@@ -155,7 +159,7 @@ class LineTranslator(ABC):
         return self.translate_joined(fitted, context, options)
 
     def translate_joined(
-        self, requests: Sequence[Request], context: DocumentContext, options: Options
+        self, requests: Sequence[Request], context: DocumentContext, options: TranslationOptions
     ) -> list[list[Translation]]:
         """Translate each line in its context; lines with the same joined sentences only once.
 
@@ -188,7 +192,9 @@ class LineTranslator(ABC):
             waiting = again
         return results
 
-    def translate_alone(self, requests: list[Request], options: Options) -> list[list[Translation]]:
+    def translate_alone(
+        self, requests: list[Request], options: TranslationOptions
+    ) -> list[list[Translation]]:
         """Translate requests as they are, in the languages of this translator: split and join."""
         divided = [[request] for request in requests]
         if self.config.on_long_line == "split":
@@ -207,7 +213,7 @@ class LineTranslator(ABC):
         return translations
 
     def _translate_parts(
-        self, requests: list[Request], options: Options
+        self, requests: list[Request], options: TranslationOptions
     ) -> list[list[Translation]]:
         """Translate lines, each as one sentence: encode, search, decode, score and align."""
         # Blank lines are not among them: they stay blank without asking the model.

@@ -204,7 +204,7 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class TranslationOptions:
     """The output for each line; see :meth:`nmt.inference.LineTranslator.translations`."""
 
     count: int = 1

@@ -52,7 +52,7 @@ class DiverseBeam(Beam):
         share = -(-count // self.groups)
         nothing = source.new_empty((len(source), 0, 1))
         groups = [
-            Group.before_the_first_step(
+            BeamGroup.before_the_first_step(
                 one, source, max_lengths, share, taken=nothing[..., 0], held=nothing
             )
             for _ in range(self.groups)
@@ -61,7 +61,7 @@ class DiverseBeam(Beam):
 
 
 @dataclass
-class Group(BeamState):
+class BeamGroup(BeamState):
     """The beam of one group."""
 
     strategy: DiverseBeam
@@ -100,7 +100,7 @@ class DiverseBeamState(SearchState):
     """The groups, with their rows concatenated."""
 
     alive: Hypotheses
-    groups: list[Group]
+    groups: list[BeamGroup]
     count: int  # requested hypotheses
 
     def advance(self, continuations: Continuations) -> Tensor:

@@ -25,7 +25,7 @@ from nmt.inference.alternatives import alternatives
 from nmt.inference.fast.workers import giving_back_memory
 from nmt.inference.markup import Dialect
 from nmt.inference.markup.lines import translate_markup
-from nmt.inference.request import Options
+from nmt.inference.request import TranslationOptions
 from nmt.runtime.processes import end_with_parent, leave_sockets
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ SIZE = 8
 
 
 @dataclass(frozen=True)
-class BatchOptions(Options):
+class BatchOptions(TranslationOptions):
     """Languages and form of translations; the lines of a batch share their options.
 
     For alternatives, `count` is the number of next tokens to try.

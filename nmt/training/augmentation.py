@@ -160,7 +160,7 @@ class MergedSentences(Augmentation):
         return f"{pair[0]} {other[0]}", f"{pair[1]} {other[1]}"
 
 
-class Sentences(Protocol):
+class SentenceSource(Protocol):
     """Source of sentences: a split as it is stored, or augmented."""
 
     def source(self, index: int) -> Ids:
@@ -187,7 +187,7 @@ class SampledSplit:
     longer than the longest stored sentence of its side.
     """
 
-    split: Sentences
+    split: SentenceSource
     subwords: Subwords
     alpha: float
     """For BPE: the share of merges left out, 0 for none. For unigram models: the exponent of the

@@ -20,7 +20,7 @@ from nmt.errors import NmtError
 from nmt.messages import redirect_to_null
 from nmt.runs.translations import write_translations
 from nmt.training.config import TrainConfig
-from nmt.training.reporting.report import Report, RunningStats, summarize
+from nmt.training.reporting.report import RunningStats, TrainingReport, summarize
 from nmt.training.trainer import Trainer, TrainerState
 from nmt.training.validation import Validations
 
@@ -35,7 +35,7 @@ class TrainingLoop:
         self,
         trainer: Trainer,
         validation: Validations,
-        report: Report,
+        report: TrainingReport,
         scores: dict[str, float] | None = None,
     ) -> None:
         """Prepare to train after the trainer's last update.

@@ -27,7 +27,7 @@ from nmt.training.config import Experiment, TrainConfig
 from nmt.training.loop import TrainingLoop
 from nmt.training.preflight import fit_micro_batches, preflight
 from nmt.training.reporting.loggers import Board, Logger, WandbLogger
-from nmt.training.reporting.report import Report
+from nmt.training.reporting.report import TrainingReport
 from nmt.training.start import (
     compare_languages,
     keep_settings,
@@ -162,10 +162,10 @@ def _prepare_validation(
     return validation_of(split, translator, config.valid_metrics, world, config.precision)
 
 
-def _open_report(trainer: Trainer, dry_run: bool) -> Report:
+def _open_report(trainer: Trainer, dry_run: bool) -> TrainingReport:
     """Return the report that continues the run's log."""
     config, run, update = trainer.config, trainer.run, trainer.state.update
-    return Report(
+    return TrainingReport(
         run.path / LOG,
         trainer.last_update,
         update,
@@ -176,7 +176,7 @@ def _open_report(trainer: Trainer, dry_run: bool) -> Report:
 
 
 def _check_before_training(
-    trainer: Trainer, validation: Validations, report: Report, dry_run: bool
+    trainer: Trainer, validation: Validations, report: TrainingReport, dry_run: bool
 ) -> None:
     """Run the preflight check of a new run; in a resumed one, find micro-batches if necessary."""
     if dry_run or trainer.state.update == 0:
@@ -187,7 +187,7 @@ def _check_before_training(
         report.say(f"micro-batches of up to {trainer.loader.max_tokens:,} tokens")
 
 
-def _introduce(experiment: Experiment, trainer: Trainer, report: Report) -> None:
+def _introduce(experiment: Experiment, trainer: Trainer, report: TrainingReport) -> None:
     """Print the model, the precision, the devices and the number of training pairs."""
     world = trainer.world
     precision = pick_precision(experiment.train.precision, world.device)

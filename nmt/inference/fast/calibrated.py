@@ -1,11 +1,8 @@
 """A Transformer in int8 whose results for a sentence do not depend on its batch.
 
-The inputs of linear layers are quantised by ranges that were measured before. What is left is the
-order in which sums are rounded, which depends on padding. So the encoder gets sentences of equal
-lengths, without padding, and cross-attention gets keys and values padded to whole vectors of the
-processor, where zeros change no sum.
-
-Measure the ranges of the inputs of linear layers, for :mod:`nmt.inference.fast.calibrated`.
+Linear layers quantise their inputs by ranges that a calibration measured. The order in which sums
+are rounded still depends on padding. So the encoder gets sentences of equal lengths, and
+cross-attention pads keys and values to whole vectors of the processor, where zeros change no sum.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from nmt.models.base import Model
 from nmt.models.layers.attention import AttentionInput, split_heads, split_parts
 from nmt.models.layers.cache import Memory
 from nmt.models.layers.feed_forward import FeedForward
-from nmt.models.layers.sentences import Packed, Padded, Sentences
+from nmt.models.layers.sentences import Packed, Padded, SentenceLayout
 from nmt.models.transformer.model import Transformer
 from nmt.models.transformer.multi_head import CrossAttention, SelfAttention
 from nmt.runs.calibration import Range
@@ -124,7 +121,7 @@ class PaddedCrossAttention(CrossAttention):
         self.project_query, self.project_memory = other.project_query, other.project_memory
         self.output = other.output
 
-    def project(self, encoded: Tensor, sentences: Sentences) -> tuple[Tensor, ...]:
+    def project(self, encoded: Tensor, sentences: SentenceLayout) -> tuple[Tensor, ...]:
         """Return keys [B, H, C, S], transposed and scaled, and values [B, H, S, C].
 
         Args:
@@ -140,7 +137,7 @@ class PaddedCrossAttention(CrossAttention):
             keys, values = (x.repeat_interleave(heads // shared, dim=1) for x in (keys, values))
         return (keys * keys.shape[-1] ** -0.5).transpose(2, 3), values
 
-    def forward(self, x: Tensor, memory: Sequence[Tensor], sentences: Sentences) -> Tensor:
+    def forward(self, x: Tensor, memory: Sequence[Tensor], sentences: SentenceLayout) -> Tensor:
         """Attend from padded sentences `x`; see :meth:`CrossAttention.forward`."""
         assert isinstance(sentences, Padded)
         keys, values = memory

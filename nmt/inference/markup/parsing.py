@@ -12,7 +12,16 @@ from html.parser import HTMLParser
 from typing import Literal
 
 from nmt.inference.markup.segment import Fragment
-from nmt.inference.markup.units import Dialect, Element, Kept, Marker, Node, Text, raw_of, text_of
+from nmt.inference.markup.units import (
+    Dialect,
+    Element,
+    Kept,
+    Marker,
+    Node,
+    TextNode,
+    raw_of,
+    text_of,
+)
 
 
 def _names(*names: str) -> frozenset[str]:
@@ -225,7 +234,7 @@ class _Tree:
 
     def _add_text(self, children: list[Node], raw: str) -> None:
         if raw:
-            children.append(Text(raw, _unbroken(html.unescape(raw))))
+            children.append(TextNode(raw, _unbroken(html.unescape(raw))))
 
 
 def _is_protected(attributes: dict[str, str | None]) -> bool:
@@ -240,7 +249,7 @@ def _is_protected(attributes: dict[str, str | None]) -> bool:
 def _verbatim(element: Element) -> str:
     """Return a script as written, where "<" needs no entity."""
     content = "".join(
-        child.raw if isinstance(child, (Text, Kept, Marker)) else raw_of(child)
+        child.raw if isinstance(child, (TextNode, Kept, Marker)) else raw_of(child)
         for child in element.children
     )
     return f"{element.opening}{content}{element.closing}"

@@ -1,12 +1,8 @@
-"""A text with inline markup: the text to translate, and the translation with the markup.
+"""Split a line with inline markup into texts to translate, and put the tags into the translations.
 
-Each element of the source becomes one interval of target units: the one that holds the most units
-that are aligned with the element's and the fewest that are aligned with others. The intervals of
-neighbours do not overlap, and that of an inner element lies in that of the outer one, so the result
-is well-formed and holds each tag once. Neighbours may change places. A kept node has the unit that
-spells it, or else the units that are aligned with nothing but it.
-
-A fragment of markup as fixed parts and segments, the texts that are translated.
+Each element of the source becomes one interval of target units: the interval with the most units
+aligned to the element and the fewest units aligned elsewhere. Intervals of siblings do not overlap,
+and an inner interval lies in the outer one, so the result is well-formed.
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ from nmt.inference.markup.units import (
     Kept,
     Node,
     Range,
-    Text,
+    TextNode,
     Unit,
     raw_of,
     text_of,
@@ -49,7 +45,7 @@ class Segment:
     @property
     def has_markup(self) -> bool:
         """Whether there is more than text, so that :meth:`rendered` needs alignments."""
-        return any(not isinstance(node, Text) for node in self.nodes)
+        return any(not isinstance(node, TextNode) for node in self.nodes)
 
     def rendered(
         self,
@@ -193,7 +189,7 @@ class _Layout:
         points: list[tuple[int, Node, Range]] = []
         free = set(range(*units))
         for order, (node, within) in enumerate(zip(nodes, ranges, strict=True)):
-            if isinstance(node, Text):
+            if isinstance(node, TextNode):
                 continue
             stretch = self._stretch(node, within, source, units, free)
             if stretch:
@@ -263,7 +259,7 @@ def _bare(node: Node) -> str:
     """Return a node without its text to translate."""
     if isinstance(node, Element):
         return f"{node.opening}{''.join(map(_bare, node.children))}{node.closing}"
-    return "" if isinstance(node, Text) else node.raw
+    return "" if isinstance(node, TextNode) else node.raw
 
 
 def _kept_text(node: Node) -> str:
@@ -296,7 +292,7 @@ def _parts(element: Element) -> Iterator[str | Segment]:
     yield element.opening
     inline: list[Node] = []
     for child in element.children:
-        if isinstance(child, Text) or not _divides(child):
+        if isinstance(child, TextNode) or not _divides(child):
             inline.append(child)
             continue
         yield from _segment(inline)
@@ -312,7 +308,7 @@ def _parts(element: Element) -> Iterator[str | Segment]:
 def _divides(node: Node) -> bool:
     if isinstance(node, Element):
         return node.has_block
-    return not isinstance(node, Text) and node.is_block
+    return not isinstance(node, TextNode) and node.is_block
 
 
 def _segment(nodes: list[Node]) -> Iterator[str | Segment]:
@@ -333,4 +329,4 @@ def _has_text(node: Node) -> bool:
     """Return whether a node has text to translate."""
     if isinstance(node, Element):
         return any(map(_has_text, node.children))
-    return isinstance(node, Text) and bool(node.text.strip())
+    return isinstance(node, TextNode) and bool(node.text.strip())

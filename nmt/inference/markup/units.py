@@ -1,9 +1,7 @@
-"""The tree of a fragment of markup: elements, text, and what is kept as it is.
+"""The units of a translation, each with its place in the tree of the source's markup.
 
-The units of a translation, each with its place in the source.
-
-A kept node that the translation spells becomes one unit, which divides the word around it where the
-node is a part of a word. A word of the source that is in several nodes belongs to the innermost.
+A kept node that the translation spells becomes one unit. The node divides the word around it if it
+is a part of a word. A source word that several nodes share belongs to the innermost one.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ Dialect = Literal["html", "xliff"]
 
 
 @dataclass(frozen=True)
-class Text:
+class TextNode:
     """Text to translate."""
 
     raw: str
@@ -66,18 +64,18 @@ class Element:
         return self.is_block or any(
             child.has_block if isinstance(child, Element) else child.is_block
             for child in self.children
-            if not isinstance(child, Text)
+            if not isinstance(child, TextNode)
         )
 
 
-Node = Text | Marker | Kept | Element
+Node = TextNode | Marker | Kept | Element
 
 
 def raw_of(node: Node) -> str:
     """Return a node as written, with the closing tags that were missing."""
     if isinstance(node, Element):
         return f"{node.opening}{''.join(map(raw_of, node.children))}{node.closing}"
-    if isinstance(node, Text):
+    if isinstance(node, TextNode):
         return node.raw.replace("<", "&lt;")
     return node.raw
 

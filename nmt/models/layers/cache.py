@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.models.layers.basic import ResidualModule
-from nmt.models.layers.sentences import Padded, Sentences
+from nmt.models.layers.sentences import Padded, SentenceLayout
 
 ROOM = 8
 """Steps by which a cache grows at a time."""
@@ -81,7 +81,7 @@ class TokenMixer(ResidualModule, ABC):
     """The sublayer that mixes the tokens of a sentence: self-attention, or what replaces it."""
 
     @abstractmethod
-    def forward(self, x: Tensor, sentences: Sentences, causal: bool = False) -> Tensor:
+    def forward(self, x: Tensor, sentences: SentenceLayout, causal: bool = False) -> Tensor:
         """Mix the tokens of each sentence of `x`; returns the shape of `x`.
 
         Args:
@@ -125,7 +125,7 @@ class Cache(ABC):
         return self
 
 
-class Step(Padded):
+class DecodingStep(Padded):
     """The newest tokens of the rows of a search, [B, K, ...], all at one position."""
 
     def __init__(
@@ -200,7 +200,7 @@ class SharedCache(KeyValueCache):
 
     def attend(self, sublayer: nn.Module, x: Tensor, ancestry: BeamAncestry) -> Tensor:
         """Attend with K queries per sentence."""
-        attended: Tensor = sublayer(x, Step(ancestry.position, self, ancestry))
+        attended: Tensor = sublayer(x, DecodingStep(ancestry.position, self, ancestry))
         return attended
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
@@ -223,7 +223,7 @@ class OrderedCache(KeyValueCache):
     def attend(self, sublayer: nn.Module, x: Tensor, ancestry: BeamAncestry) -> Tensor:
         """Attend with one query per row."""
         rows = x.flatten(0, 1)[:, None]  # [N, 1, D]
-        attended: Tensor = sublayer(rows, Step(ancestry.position, self))
+        attended: Tensor = sublayer(rows, DecodingStep(ancestry.position, self))
         return attended.view_as(x)
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:

@@ -1,7 +1,7 @@
 """Sentences of a batch in a tensor: padded, or one after another in a pack.
 
 A layer that computes each token by itself need not know. A layer that mixes the tokens of a
-sentence is given its :class:`Sentences`.
+sentence is given its :class:`SentenceLayout`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nmt.models.kernels.packs import attend_by_kernel, attend_padded, choose_ker
 from nmt.models.layers.attention import MultiHeadAttention
 
 
-class Sentences(ABC):
+class SentenceLayout(ABC):
     """The sentences of a tensor of tokens, and of the tokens that these attend to."""
 
     mask: Tensor | None = None
@@ -43,7 +43,7 @@ class Sentences(ABC):
         """
 
 
-class Padded(Sentences):
+class Padded(SentenceLayout):
     """Sentences of one length, [B, T, ...], with padding at the ends of the shorter ones."""
 
     def __init__(self, mask: Tensor | None = None) -> None:
@@ -68,7 +68,7 @@ class Padded(Sentences):
         return encodings
 
 
-class Packed(Sentences):
+class Packed(SentenceLayout):
     """Sentences one after another without padding, [P, ...]."""
 
     def __init__(

@@ -61,7 +61,7 @@ class ByteNetConfig(ModelConfig):
         return ByteNet(self, source_vocabulary, target_vocabulary)
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """A residual block with ReLUs (the paper's figure 3, left)."""
 
     def __init__(self, config: ByteNetConfig, dilation: int) -> None:
@@ -130,11 +130,13 @@ class ByteNet(Model):
         nn.init.zeros_(self.output.bias)
 
     @staticmethod
-    def _blocks(config: ByteNetConfig) -> list[Block]:
+    def _blocks(config: ByteNetConfig) -> list[ResidualBlock]:
         blocks = [
-            Block(config, dilation) for _ in range(config.sets) for dilation in config.dilations
+            ResidualBlock(config, dilation)
+            for _ in range(config.sets)
+            for dilation in config.dilations
         ]
-        return cast("list[Block]", nn.ModuleList(blocks))
+        return cast("list[ResidualBlock]", nn.ModuleList(blocks))
 
     def encode(self, source: Tensor) -> Tensor:
         """Return the encoder's stream [B, U, 2d] for U target positions; zero at padding."""

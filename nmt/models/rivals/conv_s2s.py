@@ -120,7 +120,7 @@ class Embedding(nn.Module):
         return embedded
 
 
-class Layer(nn.Module):
+class ConvLayer(nn.Module):
     """A convolution with a gated linear unit and a residual connection (section 3.2)."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, dropout: float) -> None:
@@ -146,7 +146,7 @@ class Layer(nn.Module):
         return output
 
 
-class DecoderLayer(Layer):
+class ConvDecoderLayer(ConvLayer):
     """A causal convolution with its own attention to the source (section 3.3)."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, config: ConvS2SConfig) -> None:
@@ -225,12 +225,12 @@ class ConvS2S(Model):
         self.dropout = Dropout(dropout)
         self.encoder_input = linear(width, config.encoder[0][1], dropout)
         self.encoder = nn.ModuleList(
-            Layer(*sizes, dropout) for sizes in layer_sizes(config.encoder)
+            ConvLayer(*sizes, dropout) for sizes in layer_sizes(config.encoder)
         )
         self.encoder_output = linear(config.encoder[-1][1], width)
         self.decoder_input = linear(width, config.decoder[0][1], dropout)
-        decoder = [DecoderLayer(*sizes, config) for sizes in layer_sizes(config.decoder)]
-        self.decoder = cast("list[DecoderLayer]", nn.ModuleList(decoder))
+        decoder = [ConvDecoderLayer(*sizes, config) for sizes in layer_sizes(config.decoder)]
+        self.decoder = cast("list[ConvDecoderLayer]", nn.ModuleList(decoder))
         self.decoder_output = linear(config.decoder[-1][1], config.output_width)
         self.output = linear(config.output_width, target_vocabulary, dropout)
 

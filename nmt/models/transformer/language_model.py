@@ -28,9 +28,9 @@ from nmt.models.base import (
 from nmt.models.kernels.packs import filled_if_costly
 from nmt.models.layers.attention import MultiHeadAttention
 from nmt.models.layers.basic import Dropout, ResidualModule, embedding
-from nmt.models.layers.cache import BeamAncestry, Cache, Memory, Step, TokenMixer
+from nmt.models.layers.cache import BeamAncestry, Cache, DecodingStep, Memory, TokenMixer
 from nmt.models.layers.feed_forward import FeedForwardPart, feed_forwards
-from nmt.models.layers.sentences import Packed, Padded, Sentences
+from nmt.models.layers.sentences import Packed, Padded, SentenceLayout
 from nmt.models.recording import recorded_attention
 from nmt.models.transformer.layers import EncoderLayer, TransformerState
 from nmt.models.transformer.model import TransformerConfig
@@ -88,7 +88,7 @@ class TransformerLMConfig(ModelConfig):
 class CausalLayer(EncoderLayer):
     """Self-attention to the past, and feed-forward."""
 
-    def forward(self, x: Tensor, sentences: Sentences) -> Tensor:
+    def forward(self, x: Tensor, sentences: SentenceLayout) -> Tensor:
         """Return the layer's output for padded sentences [B, T, D], or for a pack [P, D]."""
         return self._sublayers(x, partial(self.attention, sentences=sentences, causal=True))
 
@@ -152,14 +152,14 @@ class TransformerLM(Model):
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         """Return the decoder output [B, K, D] after `tokens` [B, K]; advances the state."""
         assert isinstance(state, TransformerState)
-        x = self._embed(tokens, Step(state.ancestry.steps))
+        x = self._embed(tokens, DecodingStep(state.ancestry.steps))
         state.ancestry.grow(tokens)
         for layer, cache in zip(self.decoder, state.caches, strict=True):
             x = layer.step(x, cache, state.ancestry)
         last: Tensor = self.decoder_end(x)
         return last
 
-    def _decode(self, target: Tensor, sentences: Sentences) -> Tensor:
+    def _decode(self, target: Tensor, sentences: SentenceLayout) -> Tensor:
         """Return the decoder output [B, T, D] or [P, D] of targets [B, T] or [P]."""
         x = self._embed(target, sentences)
         for layer in self.decoder:
@@ -167,7 +167,7 @@ class TransformerLM(Model):
         last: Tensor = self.decoder_end(x)
         return last
 
-    def _embed(self, tokens: Tensor, sentences: Sentences) -> Tensor:
+    def _embed(self, tokens: Tensor, sentences: SentenceLayout) -> Tensor:
         positions = sentences.encodings(self.positions, tokens)
         embedded: Tensor = self.dropout(self.target_embedding(tokens) * self.scale + positions)
         return embedded

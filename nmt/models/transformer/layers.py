@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nmt.models.layers.basic import Dropout, ResidualModule, deep_norm_scales
 from nmt.models.layers.cache import BeamAncestry, Cache, Memory
-from nmt.models.layers.sentences import Padded, Sentences
+from nmt.models.layers.sentences import Padded, SentenceLayout
 from nmt.models.transformer.config import Stack, TransformerSizes
 from nmt.models.transformer.multi_head import CrossAttention, SelfAttention
 
@@ -58,7 +58,7 @@ class EncoderLayer(Layer):
         self.feed_forward = config.new_feed_forward()
         self.feed_forward_norm = config.new_norm()
 
-    def forward(self, x: Tensor, sentences: Sentences) -> Tensor:
+    def forward(self, x: Tensor, sentences: SentenceLayout) -> Tensor:
         """Return the layer's output for its input `x`, of the same shape.
 
         Args:
@@ -89,7 +89,7 @@ class DecoderLayer(Layer):
         self.feed_forward_norm = config.new_norm() if config.decoder_feed_forward else None
 
     def forward(
-        self, x: Tensor, memory: Sequence[Tensor], targets: Sentences, sources: Sentences
+        self, x: Tensor, memory: Sequence[Tensor], targets: SentenceLayout, sources: SentenceLayout
     ) -> Tensor:
         """Return the layer's output for whole targets, of the same shape.
 
@@ -106,7 +106,7 @@ class DecoderLayer(Layer):
         self,
         x: Tensor,
         memory: Sequence[Tensor],
-        sources: Sentences,
+        sources: SentenceLayout,
         cache: Cache,
         ancestry: BeamAncestry,
     ) -> Tensor:
@@ -119,7 +119,7 @@ class DecoderLayer(Layer):
         x: Tensor,
         attend: Callable[[Tensor], Tensor],
         memory: Sequence[Tensor],
-        sources: Sentences,
+        sources: SentenceLayout,
     ) -> Tensor:
         # Queries come from the decoder, keys and values from the encoder (section 3.2.3).
         attend_to_source = partial(self.cross, memory=memory, sentences=sources)

@@ -21,8 +21,8 @@ from nmt.models.base import AttentionMap, Model, ResidualPart, State, architectu
 from nmt.models.kernels.packs import filled_if_costly
 from nmt.models.layers.attention import MultiHeadAttention
 from nmt.models.layers.basic import Dropout, ResidualModule, embedding
-from nmt.models.layers.cache import Memory, Step, TokenMixer
-from nmt.models.layers.sentences import Packed, Padded, Sentences
+from nmt.models.layers.cache import DecodingStep, Memory, TokenMixer
+from nmt.models.layers.sentences import Packed, Padded, SentenceLayout
 from nmt.models.recording import recorded_attention
 from nmt.models.transformer import recurrences as recurrences  # registers the pattern of students
 from nmt.models.transformer.config import TransformerSizes
@@ -117,7 +117,7 @@ class Transformer(Model):
         layers = [layer.cross.project(encoded, sentences) for layer in self.decoder]
         return Memory(layers, sentences.mask)
 
-    def encode_tokens(self, source: Tensor, sentences: Sentences) -> Tensor:
+    def encode_tokens(self, source: Tensor, sentences: SentenceLayout) -> Tensor:
         """Return the encoder's output [B, S, D] or [P, D] of sources [B, S] or [P]."""
         x = self._embed(self.source_embedding, self.source_positions, source, sentences)
         for layer in self.encoder:
@@ -201,7 +201,7 @@ class Transformer(Model):
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         """Return the decoder output [B, K, D] after `tokens` [B, K]; advances the state."""
         assert isinstance(state, TransformerState)
-        step = Step(state.ancestry.steps)
+        step = DecodingStep(state.ancestry.steps)
         x = self._embed(self.target_embedding, self.positions, tokens, step)  # [B, K, D]
         state.ancestry.grow(tokens)
         for layer, keys_values, cache in zip(
@@ -212,7 +212,7 @@ class Transformer(Model):
         return last
 
     def _embed(
-        self, table: nn.Module, positions: nn.Module, tokens: Tensor, sentences: Sentences
+        self, table: nn.Module, positions: nn.Module, tokens: Tensor, sentences: SentenceLayout
     ) -> Tensor:
         encodings = sentences.encodings(positions, tokens)
         embedded: Tensor = self.dropout(table(tokens) * self.scale + encodings)

@@ -18,8 +18,14 @@ from nmt.models.layers.attention import (
     split_heads,
     split_parts,
 )
-from nmt.models.layers.cache import KeyValueCache, OrderedCache, SharedCache, Step, TokenMixer
-from nmt.models.layers.sentences import Packed, Sentences
+from nmt.models.layers.cache import (
+    DecodingStep,
+    KeyValueCache,
+    OrderedCache,
+    SharedCache,
+    TokenMixer,
+)
+from nmt.models.layers.sentences import Packed, SentenceLayout
 
 
 class SelfAttention(MultiHeadAttention, TokenMixer):
@@ -39,7 +45,7 @@ class SelfAttention(MultiHeadAttention, TokenMixer):
         self.output = config.new_output()
         self.rotation = rotation
 
-    def forward(self, x: Tensor, sentences: Sentences, causal: bool = False) -> Tensor:
+    def forward(self, x: Tensor, sentences: SentenceLayout, causal: bool = False) -> Tensor:
         """Attend within each sentence; see :meth:`TokenMixer.forward`."""
         qkv = self.project_in(x)  # [B, T, H C + G C + G C']; of a pack [P, ...]
         if self.rotation is not None:
@@ -49,7 +55,7 @@ class SelfAttention(MultiHeadAttention, TokenMixer):
         else:
             queries, keys, values = split_parts(qkv, self.qkv_sizes, self.qkv_heads)  # [B, H, T, C]
             mask = sentences.mask
-            if isinstance(sentences, Step):
+            if isinstance(sentences, DecodingStep):
                 keys, values, mask = sentences.extend_past(keys, values)  # [B, G, S, C]
             dropout = self.dropout if self.training else 0.0
             inputs = AttentionInput(queries, keys, values, mask, causal, dropout)
@@ -86,7 +92,7 @@ class CrossAttention(MultiHeadAttention):
         self.attention_fn = config.new_attention_fn()
         self.output = config.new_output()
 
-    def project(self, encoded: Tensor, sentences: Sentences) -> tuple[Tensor, ...]:
+    def project(self, encoded: Tensor, sentences: SentenceLayout) -> tuple[Tensor, ...]:
         """Return the memory: keys and values of the encoder's output.
 
         Args:
@@ -101,7 +107,7 @@ class CrossAttention(MultiHeadAttention):
             return (memory,)
         return split_parts(memory, self.qkv_sizes[1:], self.qkv_heads[1:])
 
-    def forward(self, x: Tensor, memory: Sequence[Tensor], sentences: Sentences) -> Tensor:
+    def forward(self, x: Tensor, memory: Sequence[Tensor], sentences: SentenceLayout) -> Tensor:
         """Attend from `x` to the projected memory; returns the shape of `x`.
 
         Args:

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from nmt.models.layers.attention import AttentionConfig
 from nmt.models.layers.basic import glorot
 from nmt.models.layers.cache import BeamAncestry, Cache, TokenMixer
-from nmt.models.layers.sentences import Sentences
+from nmt.models.layers.sentences import SentenceLayout
 from nmt.models.transformer.patterns import AttentionPattern, patterns
 from nmt.models.transformer.positions import PositionPart
 
@@ -39,7 +39,7 @@ class Recurrence(TokenMixer):
     def read(self, x: Tensor, hidden: Tensor) -> Tensor:
         """Return the sublayer's output [..., D] for its input `x` and the states `hidden`."""
 
-    def forward(self, x: Tensor, sentences: Sentences, causal: bool = True) -> Tensor:
+    def forward(self, x: Tensor, sentences: SentenceLayout, causal: bool = True) -> Tensor:
         """Mix each token with the tokens before it; see :meth:`TokenMixer.forward`."""
         positions = sentences.positions(x)[:, None]
         decay, inputs = self.gates(x, positions)

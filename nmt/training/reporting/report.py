@@ -123,7 +123,7 @@ class Record:
     """Cross-entropy of guided alignment, in nats per target token with links."""
 
 
-class Report:
+class TrainingReport:
     """Writes records to the log file, and lines to stderr, at a terminal above a panel."""
 
     def __init__(
@@ -156,9 +156,9 @@ class Report:
         self.max_seconds = max_seconds
         self.first = first
         self.started = self.spoke = time.monotonic()
-        self.panel: Panel | None = None  # until training begins
+        self.panel: ProgressPanel | None = None  # until training begins
 
-    def __enter__(self) -> Report:
+    def __enter__(self) -> TrainingReport:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -171,7 +171,7 @@ class Report:
         """Start the clock for time to go, and the panel at a terminal that can show it."""
         self.started = self.spoke = time.monotonic()
         if not self.quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-            self.panel = Panel(self.max_updates, self.first)
+            self.panel = ProgressPanel(self.max_updates, self.first)
             self.panel.start()
 
     def to_go(self, update: int, seconds: float) -> timedelta:
@@ -334,7 +334,7 @@ PAUSE = 0.1
 """Least seconds between two drawings."""
 
 
-class Panel:
+class ProgressPanel:
     """Progress, the curve of the training loss, and the last and the best validation."""
 
     def __init__(self, last: int, done: int) -> None:
