@@ -87,7 +87,8 @@ def test_a_dataset_of_other_subwords_is_an_error(
     done = nmt("shortlist", "--data", other, "--model", run)
     assert (done.status, done.out) == (1, "")
     assert done.err == (
-        f"nmt: error: {other}: its subwords are not those of {run}; give the run's own dataset\n"
+        f"nmt: error: {other}: its subwords differ from the subwords of {run}; "
+        "give the run's own dataset\n"
     )
     assert not (run / "shortlist.safetensors").exists()
 

@@ -40,6 +40,6 @@ class Key:
 
 @cache
 def keys() -> dict[str, Key]:
-    """Return all keys by their paths: those of the default choices, and of the others at a path."""
+    """Return all keys by path: keys of the default choices, and of every other choice."""
     table = json.loads(TABLE.read_bytes())
     return {row["path"]: Key(**{**row, "values": tuple(row.get("values", ()))}) for row in table}

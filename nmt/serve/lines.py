@@ -104,7 +104,7 @@ def router(service: Service) -> APIRouter:
     @routes.post("/v1/translate")
     async def translate(wanted: TranslateRequest, request: Request) -> Answer:
         """Translate lines, with the fields of `nmt translate --json`."""
-        service.check_count(len(wanted.lines))  # before each is read, which takes time
+        service.check_count(len(wanted.lines))  # before the slow reading of each line
         options = BatchOptions(
             pair=service.pair(wanted.source_lang, wanted.target_lang, _text_of(wanted.lines)),
             count=wanted.n_best,

@@ -46,7 +46,7 @@ TargetLang = Annotated[
         "-t",
         metavar="LANG",
         help="Language of the references, from which BLEU chooses its tokeniser.  [default: the "
-        "end of the"
+        "end of the "
         "name of --reference]",
         show_default=False,
     ),

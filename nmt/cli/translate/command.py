@@ -109,7 +109,7 @@ Require = Annotated[
     typer.Option(
         metavar="FILE",
         help="Phrases that must appear: line n holds the phrases for translation n, separated by "
-        "tabs."
+        "tabs. "
         "Needs --strategy lexical_beam.",
         show_default=False,
         rich_help_panel=INPUT,
@@ -363,7 +363,8 @@ def _requests(
     _refuse(text and text.is_dir(), f"{text} is a directory; {ONE_TEXT}")
     _refuse(
         is_json and any(requirements),
-        "--json-input goes without --prefix, --require and --avoid, which its objects contain",
+        "--json-input goes without --prefix, --require and --avoid; the objects have fields for "
+        "them",
     )
     inputs = (text or other or Path("-"), *requirements)
     check_stdin(*inputs)

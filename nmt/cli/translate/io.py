@@ -1,8 +1,4 @@
-"""Input and output of ``nmt translate``: read lines, write as many, and report on stderr.
-
-The input is lines, with files of requirements for each line, or JSON lines. The output is text,
-n-best lists or JSON.
-"""
+"""Input and output of ``nmt translate``: lines, requirements on lines, JSON, and n-best lists."""
 
 from __future__ import annotations
 
