@@ -601,7 +601,7 @@ def test_other_commands_refuse_or_say_that_lines_are_alone(
     assert nmt("train", "--config", tmp_path / "nmt.yaml", "--max-updates", 1).status == 0
     done = nmt("translate", "--model", both, "--model", other, tmp_path / "line")
     assert done.status == 1
-    assert "its context of sentences is not that of" in done.err.splitlines()[-1]
+    assert "its context of sentences differs from" in done.err.splitlines()[-1]
 
 
 def test_inspect_shows_the_context(here: Path, run: Callable[[str], Path], nmt: Command) -> None:

@@ -126,6 +126,6 @@ def test_models_of_other_subwords_are_refused(
     done = nmt("translate", corpus / "test.en", "--model", run, "--model", other)
     assert (done.status, done.out) == (1, "")
     assert done.err == (
-        f"nmt: error: {other}: its subwords are not those of {run}; the models of an ensemble "
+        f"nmt: error: {other}: its subwords differ from {run}'s; the models of an ensemble "
         "must share them\n"
     )

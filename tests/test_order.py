@@ -154,7 +154,7 @@ def test_what_needs_the_beginning_first_is_refused(
     assert refused.status == 1
     assert "writes from right to left, which no engine but ctranslate2 and nmt" in refused.err
     refused = nmt("translate", "-m", trained, "-m", here / "run", corpus / "test.en")
-    assert f"{here / 'run'}: its target_order is not that of {trained}" in refused.err
+    assert f"{here / 'run'}: its target_order differs from {trained}'s" in refused.err
     assert "score an n-best list of one by the other with nmt rescore" in refused.err
     order = ("--set", "preprocess.target_order=right_to_left")
     refused = nmt(

@@ -73,7 +73,7 @@ def words_of_pieces(
         text: as it was encoded or decoded.
         offsets: the offset at which each piece begins; white space before a word belongs to the
             word.
-        starts: the offsets at which the words begin; by default those of :func:`word_starts`.
+        starts: the offsets at which the words begin; by default the result of :func:`word_starts`.
     """
     starts = word_starts(text) if starts is None else starts
     words = []
@@ -114,7 +114,7 @@ def linked(
         units_of_pieces(line, begins, unit)
         for line, begins in ((source, source_offsets), (text, offsets))
     )
-    # Without EOS, which attracts attention of tokens that have no counterpart.
+    # Leave out the EOS: it attracts the attention of tokens that have no counterpart.
     columns = torch.tensor(of_source[: weights.size(1) - 1], dtype=torch.int64)
     rows = torch.tensor(of_text, dtype=torch.int64)
     is_word = rows >= 0, columns >= 0
@@ -193,7 +193,7 @@ def attention_weights(
 ) -> list[Tensor]:
     """Return the attention of each target token to each source token: [T, S] for each pair.
 
-    The arguments are those of :func:`token_log_probabilities`.
+    The arguments are the same as for :func:`token_log_probabilities`.
 
     Raises:
         NmtError: the model has no attention.

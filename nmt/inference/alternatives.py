@@ -49,7 +49,7 @@ def alternatives(
         translator: of a model of this package.
         requests: lines, each with a prefix that ends before a word; a blank line has no
             alternatives.
-        count: number of next tokens that are tried; several may begin the same word.
+        count: number of next tokens to try; several tokens may begin the same word.
 
     Returns:
         The alternatives of each request, best first; each word once.
@@ -92,7 +92,8 @@ def _next_tokens(translator: Translator, sentence: Sentence, count: int) -> list
     log_probs = translator.next_log_probabilities(sentence.source, [*sentence.prefix])
     excluded = torch.zeros(len(log_probs), dtype=torch.bool)
     if sentence.prefix and has_spaces(translator.languages[1]):
-        # If tokens do not tell, those that continue the prefix are left out after the search.
+        # Some subwords do not say where words begin. Then texts that continue the prefix are dropped
+        # after the search.
         with suppress(NmtError):
             excluded = ~torch.from_numpy(translator.subwords.begins_word[1])
     excluded[[PAD, UNK, BOS, EOS]] = True

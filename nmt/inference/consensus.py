@@ -21,7 +21,7 @@ def by_consensus(
 ) -> list[Hypothesis]:
     """Return one hypothesis for each distinct text, in the order of their expected utilities.
 
-    The utilities become the scores. A text that occurs several times, as samples may, is as many
+    The utilities become the scores. A text that occurs n times, as samples may, counts as n
     references for the other texts.
 
     Args:

@@ -72,7 +72,7 @@ class CTranslate2Translator(LineTranslator):
         sources = {at: sentence.source for at, sentence in sentences.items()}
         rows = self.config.strategy.rows_per_sentence
         cut = {}
-        # CTranslate2 lists no more than its beam holds.
+        # CTranslate2 lists at most as many hypotheses as its beam holds.
         if count > rows:
             cut, sources = sources, {}
         for at, hypotheses in self._translate(sources, self._options):
@@ -80,7 +80,7 @@ class CTranslate2Translator(LineTranslator):
                 yield at, hypotheses
             else:
                 cut[at] = sources[at]
-        # Cut hypotheses have taken the places of finished ones: search again with more patience.
+        # Cut hypotheses have displaced finished ones: search again with more patience.
         patience = max(2, -(-count // rows))
         options = {**self._options, "patience": patience, "num_hypotheses": patience * rows}
         for at, hypotheses in self._translate(cut, options):
@@ -92,7 +92,7 @@ class CTranslate2Translator(LineTranslator):
         by_length: dict[int, list[int]] = {}
         limit = self.config.batch_limit(self._translator.device)
         for at in sorted(sources, key=lambda at: -len(sources[at])):
-            # One maximum length for a call, and here it depends on the source.
+            # A call takes one maximum length, but ours depends on the source's length.
             by_length.setdefault(len(sources[at]), []).append(at)
         with _one_line(self._export):
             waiting = {
@@ -186,8 +186,8 @@ def search_options(config: SearchConfig) -> dict[str, Any]:
         return {"beam_size": 1, "length_penalty": 0.0}
     if type(strategy) is not Beam:
         raise _without_equal(f"strategy {strategy.name}", "has beam and greedy search alone")
-    # Whatever CTranslate2 does otherwise is refused: both engines give the same text or say why
-    # not.
+    # Refuse every setting that CTranslate2 treats differently: both engines must give the same
+    # text, or say why not.
     if strategy.stop != "first_beam":
         raise NmtError(
             f"search.strategy.stop {strategy.stop}: CTranslate2 stops as first_beam does; "

@@ -74,7 +74,7 @@ def _lengths(lines: list[str], subwords: Subwords) -> list[int]:
 def fit(
     requests: Sequence[Request], context: DocumentContext, most: int, subwords: Subwords
 ) -> list[Request]:
-    """Return the requests with only as much context as the model takes.
+    """Return the requests, with no more context than the model takes.
 
     Context on both sides is left out of requests with a prefix, phrases or terminology.
 
@@ -96,7 +96,7 @@ def fit(
         if not request.text.strip() or (context.sides == "both" and not request.is_plain):
             room = 0
         kept: list[list[str]] = []
-        # The nearest lines first: they tell most about this one.
+        # The nearest lines come first, because they say most about this line.
         for lines in (before[::-1], after):
             kept.append([])
             for line in lines:
@@ -130,7 +130,7 @@ def check_form(
 
 
 def joined_key(request: Request, at: int, context: DocumentContext) -> object:
-    """Return what requests with the same translation share, or the number of a line of its own."""
+    """Return a key that is equal for requests with the same translation."""
     if context.sides == "source" or len(request.sentences) == 1:
         return at
     return request.sentences, request.avoid, request.strategy

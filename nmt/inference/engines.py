@@ -125,7 +125,7 @@ def _exported(
     try:
         exports.mkdir(exist_ok=True)
         _remove_outdated(export, run.path)
-        # The checkpoint, since training may set another best one meanwhile.
+        # Fix the checkpoint: training may choose another best checkpoint meanwhile.
         export_run(checkpoint.path, ctranslate2, "fp32", export, trust_plugins)
     except OSError as error:
         raise NmtError(f"{exports}: cannot be written: {error.strerror}") from None
@@ -133,7 +133,7 @@ def _exported(
 
 
 def _tell(line: str) -> None:
-    """Print a line, under torchrun in the first process alone."""
+    """Print a line; under torchrun, only the main process prints it."""
     if os.environ.get("RANK", "0") == "0":
         say(line)
 

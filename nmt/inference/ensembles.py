@@ -24,7 +24,7 @@ from nmt.search.config import SearchConfig
 def load_members(
     paths: Sequence[Path], device: torch.device, trust_plugins: bool = False
 ) -> list[LoadedModel]:
-    """Load the models of runs or checkpoints, at least one; warn of one that is given twice.
+    """Load the models of runs or checkpoints, at least one; warn if a model is given twice.
 
     Raises:
         NmtError: a model cannot be loaded, or its target order, subwords or context differ from
@@ -42,17 +42,17 @@ def load_members(
         seen[checkpoint] = path
         if member.subwords.target_order != members[0].subwords.target_order:
             raise NmtError(
-                f"{path}: its target_order is not that of {paths[0]}, and the models of an "
+                f"{path}: its target_order differs from {paths[0]}'s, and the models of an "
                 "ensemble must share it; score an n-best list of one by the other with nmt rescore"
             )
         if not member.subwords.is_same_as(members[0].subwords):
             raise NmtError(
-                f"{path}: its subwords are not those of {paths[0]}; the models of an ensemble "
+                f"{path}: its subwords differ from {paths[0]}'s; the models of an ensemble "
                 "must share them"
             )
         if member.subwords.context != members[0].subwords.context:
             raise NmtError(
-                f"{path}: its context of sentences is not that of {paths[0]}; the models of an "
+                f"{path}: its context of sentences differs from {paths[0]}'s; the models of an "
                 "ensemble must share it"
             )
     return members

@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """Settings of how a model is run; :class:`SearchConfig` says what is searched for.
+    """Settings for running a model; :class:`SearchConfig` holds the settings of the search.
 
     Raises:
         NmtError: the precision is unknown, or there are fewer than 1 workers, or several on a GPU.

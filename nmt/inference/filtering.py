@@ -37,7 +37,7 @@ def dual_scorer(forward: LineTranslator, reverse: LineTranslator) -> Scorer:
     """Return a function of sources and targets that returns the scores of the pairs [n].
 
     Args:
-        forward: translates the sources' language into that of the targets.
+        forward: translates the sources' language into the targets' language.
         reverse: translates the other way.
     """
 
@@ -53,8 +53,7 @@ def dual_scorer(forward: LineTranslator, reverse: LineTranslator) -> Scorer:
         sides = [sources[at] for at in scored], [targets[at] for at in scored]
         one = _cross_entropies(forward, sides[0], sides[1])
         other = _cross_entropies(reverse, sides[1], sides[0])
-        # A model that returns NaN knows nothing of the pair.
-        # Both models must find the pair likely, and equally likely (Junczys-Dowmunt 2018).
+        # Both models must find the pair likely, and equally likely. NaN becomes 0, the worst score.
         scores[scored] = np.nan_to_num(np.exp(-(np.abs(one - other) + (one + other) / 2)))
         return scores
 
@@ -117,7 +116,7 @@ class Cut:
     """The best pairs of a file of scores; among equal scores, the first ones."""
 
     def __init__(self, path: Path, keep: float | None, threshold: float | None) -> None:
-        """Find the least score that is kept, in two passes and bounded memory.
+        """Find the lowest score to keep, in two passes and bounded memory.
 
         Args:
             path: file of float32, each from 0 to 1.

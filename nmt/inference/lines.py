@@ -143,7 +143,7 @@ class LineTranslator(ABC):
         """Return the lines with their context, if the model was trained with context.
 
         Args:
-            blocks: lines as they arrive; a blank line is between two documents.
+            blocks: lines as they arrive; a blank line separates two documents.
         """
         context = self.subwords.context
         return iter(blocks) if not context else in_documents(blocks, context, self.subwords)
@@ -151,7 +151,7 @@ class LineTranslator(ABC):
     def _in_context(
         self, requests: list[Request], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """Translate requests, each with as much context as the model takes."""
+        """Translate requests, each with the context that fits the model."""
         if (context := self.subwords.context) is None:
             return self.translate_alone(requests, options)
         fitted = fit(requests, context, self.config.max_source_length, self.subwords)
@@ -219,8 +219,8 @@ class LineTranslator(ABC):
         # Blank lines are not among them: they stay blank without asking the model.
         sentences = self.encode(requests)
         counts = [request.n_best or options.count for request in requests]
-        # What hypotheses agree on is decided among the same ones, however many are listed; samples
-        # are independent only if one translation is searched for.
+        # Minimum Bayes risk compares the same hypotheses, however many are listed. Samples are
+        # independent only in a search for one translation.
         searched_for = counts if self.config.mbr is None else [1] * len(counts)
         ranked = self.ranked(self._search(sentences, searched_for))
         nothing = Hypothesis([], 0.0, 0.0, finished=True)
@@ -277,7 +277,7 @@ class LineTranslator(ABC):
     def _search(
         self, sentences: dict[int, Sentence], counts: Sequence[int]
     ) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each line, as many as its count."""
+        """Return the hypotheses of each line, up to the line's count."""
         results: list[list[Hypothesis]] = [[] for _ in counts]
         # Lines with the same count share batches.
         for count in sorted(set(counts)):
@@ -353,7 +353,7 @@ class LineTranslator(ABC):
         if not tag or tag[0] not in self.subwords.source.tags:
             return request
         if request.target_lang is not None or self.subwords.tags != ([], []):
-            return request  # the direction has been chosen in another way
+            return request  # the caller has already chosen the direction
         if self.subwords.directions is not None:
             return request  # no text can choose among the directions of training
         # Parts after the first one would have lost the tag.
@@ -485,7 +485,7 @@ class LineTranslator(ABC):
         return aligned
 
     def fields(self, translation: Translation, aligned: Unit | None = None) -> dict[str, Any]:
-        """Return what JSON says of a translation; docs/outputs.md describes the fields.
+        """Return the JSON object of a translation; docs/outputs.md describes the fields.
 
         Args:
             translation: one that was scored.

@@ -40,8 +40,8 @@ def from_pretrained(
     Args:
         model: a run, a checkpoint or an export; a directory with a model of another toolkit
             (``nmt import`` says which); or ``OWNER/NAME``, a model of the Hugging Face hub, which
-            huggingface_hub fetches. Of other toolkits' models the run is kept in a cache, by the
-            checksums of their files: in the directory `NMT_CACHE`, else ``~/.cache/nmt``.
+            huggingface_hub fetches. A model of another toolkit becomes a run in a cache, named by
+            the checksums of the model's files: in the directory `NMT_CACHE`, else ``~/.cache/nmt``.
         source_lang: source language of a multilingual model; or of another toolkit's model, if its
             files do not say.
         target_lang: target language, likewise.
@@ -141,7 +141,7 @@ WANTED = (
 
 
 def is_hub_name(name: str) -> bool:
-    """Return whether a name can be that of a model of the hub, and no path exists by that name."""
+    """Return whether a name can name a model of the hub, and no path has this name."""
     return _NAME.fullmatch(name) is not None and not Path(name).exists()
 
 
@@ -163,7 +163,7 @@ def fetched(name: str) -> Path:
         ) from None
     try:
         return Path(hub.snapshot_download(repo_id=name, allow_patterns=list(WANTED)))
-    except (OSError, ValueError, RuntimeError) as error:  # its errors, and those of its clients
+    except (OSError, ValueError, RuntimeError) as error:  # of the hub or of its HTTP client
         reason = str(error).strip().partition("\n")[0]
         raise NmtError(
             f"{name}: no such directory, and the Hugging Face hub does not give it: {reason}; "

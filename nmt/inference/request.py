@@ -49,8 +49,8 @@ class Request:
 
     terminology: dict[str, str] = field(default_factory=dict)
     """Translations of terms: where the line contains a term as whole words, its translation must
-    appear, as a phrase. Where terms overlap, the first one counts, and of those that begin at the
-    same place the longest."""
+    appear, as a phrase. Where terms overlap, the first term counts; of terms that begin at the same
+    place, the longest."""
 
     target_lang: str | None = None
     """Target language of this line, of a multilingual model; None for the translator's."""
@@ -65,7 +65,7 @@ class Request:
     """Search strategy for this line; None for the translator's."""
 
     n_best: int | None = None
-    """Number of distinct translations of this line; None for as many as of other lines."""
+    """Number of distinct translations of this line; None for the number of other lines."""
 
     @classmethod
     def read(
@@ -359,8 +359,9 @@ BOUNDARIES = (
     re.compile(rf"[,;:–—]{_CLOSING}|[，；：、]{_CLOSING_CJK}"),  # clauses
     re.compile(r"\S(?=\s)"),  # words
 )
-"""What ends before a boundary, the best kind first: the end of a sentence, with the quotes and
-brackets that it closes, of a clause, or of a word. A line is always split before white space."""
+"""Patterns of the text before a boundary, the best kind first: the end of a sentence with its
+closing quotes and brackets, of a clause, or of a word. A line is always split before white
+space."""
 
 JOINER = "\u200d"
 

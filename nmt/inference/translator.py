@@ -113,7 +113,7 @@ class Translator(LineTranslator):
         longest_first, start = sorted(sentences, key=lambda at: -len(sentences[at].source)), 0
         lengths = {at: max(MIN_TOKENS, len(sentence.source)) for at, sentence in sentences.items()}
         shares = 1 if self._workers.count == 1 else BATCHES_A_WORKER * self._workers.count
-        # Smaller batches for several workers, or one long batch would keep the others waiting.
+        # Smaller batches for several workers: all workers would wait for one long batch.
         share = -(-rows * sum(lengths.values()) // shares)
         limit = min(self.config.batch_limit(self.device.type), share)
         if self.shortlister is not None and self.device.type == "cpu":

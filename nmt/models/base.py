@@ -110,7 +110,7 @@ class Model(nn.Module, ABC):
         Returns:
             [P, D] float.
         """
-        # The road of models that cannot work without padding, such as recurrent ones.
+        # Models that cannot work without padding, such as recurrent ones, compute here.
         padded = self.decode(packing.source.pad(source), packing.target.pad(target))
         return packing.target.unpad(padded)
 

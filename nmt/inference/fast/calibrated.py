@@ -52,7 +52,7 @@ def convert_calibrated(model: Transformer, ranges: Ranges) -> None:
         cross = decoder_layer.cross = PaddedCrossAttention(decoder_layer.cross)
         if (limits := ranges.get(cross.project_memory)) is not None:
             cross.project_memory = ManyRowsLinear(cross.project_memory, limits)  # type: ignore[assignment]
-    _replace(model, ranges, FewRowsLinear)  # all others
+    _replace(model, ranges, FewRowsLinear)  # all other layers
     model.encode = partial(encode, model)  # type: ignore[method-assign]
 
 
@@ -178,7 +178,7 @@ def whole_vectors(length: int) -> int:
 
 
 def encode(model: Transformer, source: Tensor) -> Memory:
-    """Return what :meth:`Transformer.encode` returns, for a :class:`PaddedCrossAttention`."""
+    """Encode like :meth:`Transformer.encode`, for a :class:`PaddedCrossAttention`."""
     lengths = (source != PAD).sum(1).numpy()
     pack = Packing.from_lengths(lengths, lengths).source
     sentences = Packed(pack)

@@ -118,11 +118,11 @@ _FUNCTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.LayerNorm: _normalise,
     TokenEmbedding: _embed,
 }
-"""What modules compute, without torch's checks of the arguments in Python."""
+"""Functions that compute modules without torch's checks of the arguments in Python."""
 
 
 class OutputSubsets:
-    """The output layer of a model, of which each batch needs other outputs.
+    """The output layer of a model, of which each batch needs different outputs.
 
     For int8 a subset computes as for "auto": packing 8-bit weights takes longer than the products
     of a sentence or two.
@@ -139,7 +139,7 @@ class OutputSubsets:
         self._bias = None if linear.bias is None else linear.bias.to(dtype)
 
     def select(self, outputs: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return the linear layer with some outputs only: their indices [n] int64."""
+        """Return the linear layer with the outputs at some indices [n] int64."""
         weight = self._weight.index_select(0, outputs)
         bias = None if self._bias is None else self._bias.index_select(0, outputs)
         if self._is_packed:

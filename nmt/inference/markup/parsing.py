@@ -38,7 +38,7 @@ BLOCKS = _names(
     "hr html legend li link main menu meta nav noscript ol optgroup option p pre script section",
     "select style summary table tbody td template textarea tfoot th thead title tr ul",
 )
-"""Elements of HTML between which no sentence goes on."""
+"""Elements of HTML that end a sentence."""
 
 SILENT = _names("script style")
 """Elements of HTML whose content is no text."""
@@ -50,7 +50,7 @@ NATIVE = _names("bpt ept it ph")
 """Elements of XLIFF whose content is code of the original document, no text."""
 
 MAX_DEPTH = 50
-"""Levels of nested elements; a deeper element is empty, and its content stands behind it."""
+"""Levels of nested elements; a deeper element is empty, and its content follows the element."""
 
 _SECTIONS = ("tbody", "thead", "tfoot")
 
@@ -83,7 +83,7 @@ def parse(line: str, dialect: Dialect = "html") -> Fragment:
     """Return the fragment of markup that a line holds.
 
     Args:
-        line: any text; what is no markup is text, and a line break is a space.
+        line: any text; anything that is not markup is text, and a line break is a space.
         dialect: "html"; or "xliff", where all elements are inline, any may be empty, and names
             distinguish case.
     """
@@ -104,7 +104,7 @@ def _unbroken(text: str) -> str:
 
 
 def _events(line: str) -> list[Event]:
-    """Return what begins where in a line, from its first character on; texts may be empty."""
+    """Return the markup and the texts of a line, in order; texts may be empty."""
     tail = line.rfind(">") + 1  # no tag begins after it; html.parser would look for its end
     reader = _Reader()
     reader.feed(line[:tail].replace("&", "+"))  # all after a broken "&#" would be text
@@ -199,12 +199,12 @@ class _Tree:
         return self.open[0]
 
     def _end_implied(self, name: str) -> None:
-        """End the elements that the beginning of another one ends."""
+        """End the open elements that the beginning of a new element ends."""
         while self.is_html and name in ENDED_BY.get(self.open[-1].name, ()):
             self._pop()
 
     def _end(self, name: str) -> None:
-        """End the innermost element of a name, and those in it; nothing where none is open."""
+        """End the innermost open element of a name, and the elements in it, if there is one."""
         if name in [element.name for element in self.open[1:]]:
             while self.open[-1].name != name:
                 self._pop()

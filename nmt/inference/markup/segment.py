@@ -176,7 +176,7 @@ class _Layout:
         Args:
             unit: among `units`, or their end.
             start: of the node in the source.
-            units: those of the element around it, at least one.
+            units: the units of the element around it, at least one.
         """
         is_after_space = self._source[:start][-1:].isspace() and unit < units.end
         return 2 * unit + (is_after_space or unit == units.start)
@@ -209,10 +209,10 @@ class _Layout:
     def _stretch(
         self, node: Node, within: Range, source: Range, units: Range, free: set[int]
     ) -> Range | None:
-        """Return the units of a node among those that are free; None without a good one."""
+        """Return the units of a node among the free units; None if no unit fits."""
         text = self._source[within.start : within.end]
         if isinstance(node, Element) and text.strip() and self._is_all(within, source):
-            return units  # all of them, before others
+            return units  # all of them, before other candidates
         aligned = self._aligned(within, units)
         begin, end = min(aligned, default=0), max(aligned, default=-1) + 1
         best, most, total = None, 0.0, 0.0
@@ -225,7 +225,7 @@ class _Layout:
         return best
 
     def _is_all(self, within: Range, source: Range) -> bool:
-        """Return whether an element has no text besides that of a node in it."""
+        """Return whether all text of an element is in one of its nodes."""
         before, after = Range(source.start, within.start), Range(within.end, source.end)
         return not any(self._source[start:end].strip() for start, end in (before, after))
 

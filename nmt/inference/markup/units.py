@@ -265,7 +265,7 @@ class Alignment:
         )
 
     def _score(self, leaf: _Leaf, at: int) -> float:
-        """Return the sum of alignments for a leaf being spelt at an offset, less those against."""
+        """Return the sum of alignments for a leaf at an offset, less the alignments against it."""
         first = bisect_right(self._starts, at) - 1
         last = bisect_left(self._starts, at + len(leaf.text))
         return sum(
@@ -275,12 +275,12 @@ class Alignment:
         )
 
     def _offset(self, unit: Range | None, past: int, kept: set[_Leaf]) -> int | None:
-        """Return the offset of a unit of the source in one of its leaves, those of text first.
+        """Return the offset of a unit of the source in one of its leaves, leaves of text first.
 
         Args:
             unit: of the source.
             past: end of the kept node that is spelt before this part of the unit, or 0.
-            kept: those that are spelt elsewhere.
+            kept: the leaves that are spelt elsewhere.
         """
         if not unit:
             return None

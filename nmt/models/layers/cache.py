@@ -16,8 +16,8 @@ ROOM = 8
 """Steps by which a cache grows at a time."""
 
 MOST_SHARING = 32
-"""Largest number of rows that attend together on a CPU; each of more has a cache of its own, which
-is faster."""
+"""Up to this many rows share one attention call on a CPU. With more rows, one cache per row is
+faster."""
 
 
 class BeamAncestry:
@@ -73,7 +73,7 @@ class BeamAncestry:
     def select(self, rows: Tensor) -> None:
         """Keep, repeat, reorder or drop rows; see :class:`nmt.models.base.State`."""
         if self._entries is not None:
-            # Some bits for each row move, where a cache of its own would move all keys and values.
+            # Only a few bits move for each row; a cache per row would move all keys and values.
             self._entries = self._entries.flatten(0, 1)[rows]
 
 

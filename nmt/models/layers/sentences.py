@@ -22,8 +22,8 @@ class SentenceLayout(ABC):
     """The sentences of a tensor of tokens, and of the tokens that these attend to."""
 
     mask: Tensor | None = None
-    """Of padded keys, [B, 1, 1, S] bool, True at tokens; or [B, 1 or H, 1, S], which is added to
-    scores; or None where nothing is padding."""
+    """Mask of padded keys: [B, 1, 1, S] bool, True at tokens; or a bias [B, 1 or H, 1, S] that is
+    added to scores; or None without padding."""
 
     @abstractmethod
     def positions(self, x: Tensor) -> Tensor:

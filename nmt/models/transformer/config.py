@@ -68,7 +68,7 @@ class TransformerSizes(ModelConfig):
     """The feed-forward layers."""
     residual: Placement = "post_norm"
     """Normalisation of a sublayer: after the addition, as in the paper; before the sublayer; or
-    after, with DeepNorm's weights, which make a hundred layers trainable."""
+    after the addition with DeepNorm's weights, which make a hundred layers trainable."""
     norm: Norm = "layer_norm"
     """The paper's LayerNorm, or RMSNorm."""
     norm_epsilon: float = 1e-6
@@ -79,13 +79,14 @@ class TransformerSizes(ModelConfig):
     encoder_attention: AttentionPattern = patterns["full"]
     """Attention pattern of the encoder's self-attention."""
     decoder_attention: AttentionPattern = patterns["full"]
-    """Attention pattern of the decoder's self-attention, over earlier positions; or a recurrence in
-    its place, whose steps are cheaper: ssru or average."""
+    """Attention pattern of the decoder's self-attention, over earlier positions; or a recurrence
+    instead, whose steps are cheaper: ssru or average."""
     decoder_feed_forward: bool = True
     """Whether decoder layers have a feed-forward layer; Marian's smallest students have none."""
     alignment_layer: MayChange[int | None] = None
     """Decoder layer, from 1, whose attention to the source gives word alignments and the coverage
-    penalty; null for the last layer, or the last but one of six or more. Runs store the number."""
+    penalty; null for the last layer, or with six or more layers the last but one. Runs store the
+    number."""
     alignment_head: MayChange[int | None] = None
     """Head of that layer, from 1, whose attention is used; null for the mean of all heads."""
 

@@ -144,7 +144,7 @@ class TransformerLM(Model):
         return recorded_attention([], self.decoder, partial(self.decode, source, target))
 
     def start(self, source: Tensor) -> TransformerState:
-        """Return empty caches; of each source there is nothing to know."""
+        """Return empty caches. A language model has no source."""
         nothing = torch.empty(len(source), 0, device=source.device)
         caches = [layer.attention.new_cache() for layer in self.decoder]
         return TransformerState(Memory([(nothing, nothing)], None), caches)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 
 class WeightAverage(ABC):
-    """An average of a model's weights that is validated and saved in their place."""
+    """An average of a model's weights that is validated and saved instead of them."""
 
     def __init__(self, weights: Mapping[str, nn.Parameter]) -> None:
         self._weights = dict(weights)

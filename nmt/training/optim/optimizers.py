@@ -226,11 +226,11 @@ class Adadelta(OptimizerConfig):
 class Muon(Adam):
     """Muon (Jordan et al. 2024) for hidden matrices, and AdamW for all other weights.
 
-    Muon replaces the momentum of a matrix by the nearest orthogonal matrix. The matrices are those
-    of linear and recurrent layers, without the output layer and matrices tied to embeddings.
-    Queries, keys and values of a layer have a matrix each, and so do its gates. All
-    other weights have Adam's steps, with `betas` and `eps`. Steps of Muon are scaled to the usual
-    size of Adam's (Liu et al. 2025), so one learning rate serves both.
+    Muon replaces the momentum of a matrix by the nearest orthogonal matrix. The matrices belong to
+    linear and recurrent layers, except the output layer and matrices tied to embeddings. Queries,
+    keys and values of a layer have a matrix each, and so do its gates. All other weights have
+    Adam's steps, with `betas` and `eps`. Steps of Muon are scaled to the usual size of Adam's (Liu
+    et al. 2025), so one learning rate serves both.
     """
 
     can_be_sharded: ClassVar[bool] = False
