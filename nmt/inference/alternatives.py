@@ -92,8 +92,8 @@ def _next_tokens(translator: Translator, sentence: Sentence, count: int) -> list
     log_probs = translator.next_log_probabilities(sentence.source, [*sentence.prefix])
     excluded = torch.zeros(len(log_probs), dtype=torch.bool)
     if sentence.prefix and has_spaces(translator.languages[1]):
-        # Some subwords do not say where words begin. Then texts that continue the prefix are dropped
-        # after the search.
+        # Some subwords do not say where words begin. The search then keeps tokens that continue the
+        # prefix, and their texts are dropped after it.
         with suppress(NmtError):
             excluded = ~torch.from_numpy(translator.subwords.begins_word[1])
     excluded[[PAD, UNK, BOS, EOS]] = True

@@ -108,6 +108,7 @@ class Strategy(ABC):
             search_state = self.open(source, max_lengths, count)
         else:
             search_state = self.open_with(source, max_lengths, count, phrases)
+        # The batch shrinks during the search; these indices lead back to the caller's sentences.
         sentences = torch.arange(len(source), device=source.device)
         batch = _Unfinished(sentences, max_lengths, search_state, constraints)
         results: dict[int, list[Hypothesis]] = {}

@@ -127,6 +127,7 @@ class BeamState(SearchState):
             # fairseq ends a hypothesis only if it is among the first `beam` candidates.
             is_eos[:, beam:] = False
         elif self.strategy.stop == "shrinking_beam":
+            # Places of the finished set that are still empty are the size of the beam that is left.
             places = self.finished.scores.isneginf().sum(1, keepdim=True).clamp(max=beam)
             self.alive = self.alive.without(chosen >= places)
             is_eos &= torch.arange(is_eos.size(1), device=is_eos.device) < places
@@ -187,6 +188,7 @@ class BeamState(SearchState):
         alive, strategy = self.alive, self.strategy
         if strategy.pruning is None and strategy.pruning_finished is None:
             return
+        # The argsort of an argsort: the rank of each sequence.
         rank = alive.scores.argsort(dim=1, descending=True, stable=True).argsort(1)
         # Pruning may shorten a search, but never an n-best list.
         wanted = self.count - (self.finished.scores > float("-inf")).sum(1, keepdim=True)
@@ -201,6 +203,7 @@ class BeamState(SearchState):
 
     def _finish(self, candidates: Hypotheses, is_eos: Tensor) -> None:
         """Merge the candidates that end into the finished set."""
+        # Finished sequences are padded, so that they have the length of the new candidates.
         old = replace(self.finished, tokens=F.pad(self.finished.tokens, (0, 1), value=PAD))
         if not is_eos.is_cuda and not is_eos.any():  # on a GPU the check would synchronise
             self.finished = old

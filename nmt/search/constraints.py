@@ -225,6 +225,8 @@ class Avoided(Constraint):
 
     def to_reduced_ids(self, tokens: Tensor) -> Avoided:
         """Return the phrases in reduced ids, without phrases that can no longer appear."""
+        # searchsorted returns a place for missing tokens, too, so the next line compares the token
+        # found there.
         reduced_ids = torch.searchsorted(tokens, self.phrases).clamp(max=len(tokens) - 1)
         can_appear = (tokens[reduced_ids] == self.phrases).all(-1, keepdim=True)
         return replace(self, phrases=reduced_ids.where(can_appear, PAD))

@@ -47,6 +47,7 @@ class DiverseBeam(Beam):
 
     def open(self, source: Tensor, max_lengths: Tensor, count: int) -> SearchState:
         """Return one empty sequence per sentence, which all groups share."""
+        # Within a group the search is a plain beam of the group's size.
         one = replace(self, beam=self.beam // self.groups, groups=1)
         # Rounded up: together the groups must fill the list.
         share = -(-count // self.groups)

@@ -102,6 +102,7 @@ class Hypotheses:
             for tokens, log_probability, score in zip(*sentence, strict=True):
                 if score > float("-inf"):
                     finished = EOS in tokens
+                    # Rows of a batch are equally long: after EOS there is only padding.
                     end = tokens.index(EOS) if finished else len(tokens)
                     lists[-1].append(Hypothesis(tokens[1:end], log_probability, score, finished))
         return lists

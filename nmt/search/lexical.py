@@ -113,6 +113,8 @@ class LexicalBeamState(BeamState):
         banks, is_whole, _ = phrase_progress(self.alive.tokens, self.phrases)
         fullest = banks.where(self.alive.scores > NEVER, -1).amax(1, keepdim=True)
         none_ended = self.finished.scores[:, :1].isneginf()
+        # A cut output without its phrases would look complete to the caller, so it counts only as a
+        # last resort.
         is_kept = is_whole | (none_ended & (banks == fullest))
         return BeamState.hypotheses(replace(self, alive=self.alive.without(~is_kept)))
 

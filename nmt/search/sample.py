@@ -72,6 +72,7 @@ class Sample(Strategy):
         if count == 1:
             numbers = self._numbers(self.samples, source, max_lengths)
             return SampleState(self, Hypotheses.open(source), numbers)
+        # A list that is longer than `samples` needs as many distinct draws as it has entries.
         samples = max(self.samples, count)
         numbers = self._numbers(samples, source, max_lengths, 2, samples)
         zeros = torch.zeros(len(source), 1, dtype=torch.float64, device=source.device)
@@ -130,6 +131,8 @@ class SampleState(SearchState):
             parents = first[:, None].expand(-1, samples)
             alive = alive.take(torch.zeros_like(parents))
         tokens = drawn(probabilities, self.numbers[..., alive.tokens.size(-1) - 1])  # [B, K]
+        # Finished samples stay in the batch and get PAD, so that every sentence keeps its number of
+        # rows.
         ended = (alive.tokens == EOS).any(-1)
         # Scores are at temperature 1 without truncation, so that samples can be compared with
         # beams.
@@ -206,6 +209,7 @@ class DifferentSamples(SearchState):
         numbers = self.numbers[:, : probabilities.size(1), step].unbind(-1)  # each [B, K, 2]
         children, key = [], self.keys
         for draw, number in enumerate(numbers):
+            # Probability of all continuations that this step has not drawn yet.
             rest = probabilities.sum(-1).log() + self.drawn_with
             if draw:  # largest key of the rest: Gumbel noise truncated at the key before
                 key = rest - ((rest - key).exp() - (-number[..., 1]).log1p()).log()

@@ -145,6 +145,7 @@ class ByteNet(Model):
         unfolded = int(self._unfolded(torch.tensor(source.shape[1])))
         mask = torch.arange(unfolded, device=source.device) < lengths  # [B, U]
         mask = mask[..., None].to(self.source_embedding.weight.dtype)
+        # Padding must look like the zeros beyond a sentence, or it would change the result.
         x = self._embed(self.source_embedding, source) * tokens[..., None]
         # Dynamic unfolding: the target may be longer than the source and needs columns to read.
         x = F.pad(x, (0, 0, 0, unfolded - source.shape[1]))
@@ -165,6 +166,7 @@ class ByteNet(Model):
         """Return the decoder output [B, T, 2d] for whole targets."""
         encoded = self.encode(source)
         missing = target.shape[1] - encoded.shape[1]
+        # Columns beyond the unfolded source are zero, as in a step of the search.
         encoded = F.pad(encoded, (0, 0, 0, missing))  # cuts, if negative
         return self._decode(self._embed(self.target_embedding, target) + encoded)
 
@@ -172,6 +174,7 @@ class ByteNet(Model):
         """Return the decoder output [P, 2d] at the target's tokens; computes no padding."""
         tokens = len(target)
         source, target, packing = filled_if_costly(source, target, packing)
+        # Each sentence unfolds by its own length, so a pack of sources grows sentence by sentence.
         lengths = self._unfolded(torch.from_numpy(packing.source.lengths)).numpy()
         unfolded = Pack(lengths, packing.source.rows, source.device)
         x = unfolded.take(self._embed(self.source_embedding, source), packing.source)

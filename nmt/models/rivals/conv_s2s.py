@@ -180,6 +180,7 @@ class ConvDecoderLayer(ConvLayer):
         _, values, mask = memory
         queries = self.queries(x, embedded)
         if pack is not None:
+            # Convolutions work on packs, but the plain attention here needs padded sentences.
             queries = pack.pad(queries)
         # The mean of m values has a variance m times smaller (section 3.4).
         scale = mask.sum(1)[:, None, None].to(values.dtype).sqrt()
@@ -276,6 +277,7 @@ class ConvS2S(Model):
 
     def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the attention [B, T, S], averaged over all decoder layers."""
+        # Every layer has its own attention, and none is marked as the alignment.
         maps = self.attention_maps(source, target)
         return torch.cat([layer.weights for layer in maps], dim=1).mean(1)
 

@@ -75,6 +75,7 @@ class AskingLayer(nn.Module):
 
     def start(self, values: Tensor) -> list[Tensor]:
         """Return the state before the first step, with one row per sentence."""
+        # Zeros, unlike google/nmt, whose decoder begins with the encoder's last states.
         zeros = torch.zeros_like(values[:, :1])
         return [zeros, zeros]
 
@@ -143,6 +144,7 @@ class GNMT(Model):
         self.target_embedding = TokenEmbedding(target_vocabulary, width)
         self.dropout = Dropout(config.dropout)
         self.encoder_bottom = BothDirections(nn.LSTM, width, width)
+        # The second layer reads both directions of the first, so its input is twice as wide.
         above = [2 * width] + [width] * (config.encoder_layers - 2)
         self.encoder = LSTMStack(above, width, first_residual=1, dropout=config.dropout)
         layer = {"previous": AskingLayer, "current": AskingLayerV2}[config.attention_query]
@@ -170,6 +172,7 @@ class GNMT(Model):
 
     def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the weights of the only attention; [B, T, S]."""
+        # Only the bottom layer attends, so the layers above need not be computed.
         memory = self.encode(source)
         outputs, _ = self._unroll_bottom(target, memory)
         queries = self.decoder_bottom.queries(outputs)
@@ -177,6 +180,8 @@ class GNMT(Model):
 
     def _unroll_bottom(self, target: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
         """Return outputs and contexts [B, T, D] of the bottom layer for whole targets."""
+        # One product for the words of all steps: only the rest of the gates depends on the step
+        # before.
         words = self.decoder_bottom.word(self.dropout(self.target_embedding(target)))
         state, outputs, contexts = self.decoder_bottom.start(memory[1]), [], []
         for word in torch.split(words, 1, dim=1):  # [B, 1, 4D]
@@ -195,6 +200,8 @@ class GNMT(Model):
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         """Return the decoder output [B, K, D] after `tokens` [B, K]; advances the state."""
         assert isinstance(state, RecurrentState)
+        # A layer above the bottom keeps a hidden state and a cell; the bottom layer may keep a
+        # third tensor.
         above = 2 * len(self.decoder.layers)
         bottom = [tensor.view(*tokens.shape, -1) for tensor in state.rows[:-above]]  # [B, K, D]
         word = self.decoder_bottom.word(self.target_embedding(tokens))

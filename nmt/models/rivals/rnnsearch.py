@@ -104,6 +104,7 @@ class RNNsearch(Model):
                     nn.init.orthogonal_(matrix)
             else:
                 nn.init.normal_(weight, std=0.01)
+        # Zero scores: attention begins uniform.
         nn.init.zeros_(self.attention.score.weight)
         nn.init.zeros_(self.attention.query.bias)
 
@@ -132,6 +133,7 @@ class RNNsearch(Model):
         words = self.dropout(self.target_embedding(target))
         state, states, contexts = first[:, None], [], []
         for word in torch.split(self.unit.word(words), 1, dim=1):  # [B, 1, 3n]
+            # The paper's order (section 3.1): the state *before* the step is the query.
             context = self.attention(state, keys, values, mask)
             states.append(state)
             contexts.append(context)
@@ -154,6 +156,7 @@ class RNNsearch(Model):
 
     def _maxout(self, states: Tensor, words: Tensor, contexts: Tensor) -> Tensor:
         """Return the maximum of every two neighbours of the deep output: [..., l]."""
+        # One product for U_o, V_o and C_o: their sum is a matrix times the concatenated inputs.
         pairs = self.readout(torch.cat((states, words, contexts), dim=-1)).unflatten(-1, (-1, 2))
         greater: Tensor = self.dropout(pairs.amax(dim=-1))
         return greater

@@ -71,6 +71,7 @@ class Transformer(Model):
         self.alignment_layer = cast("int", config.resolved().alignment_layer)
         self.alignment_head = config.alignment_head
         self.target_embedding = embedding(target_vocabulary, config.d_model)
+        # Section 3.4: one matrix for both languages, so the two vocabularies must be one.
         self.source_embedding = (
             self.target_embedding if tied == "all" else embedding(source_vocabulary, config.d_model)
         )
@@ -90,6 +91,8 @@ class Transformer(Model):
         decoder = [self.decoder_layer(config) for _ in range(config.decoder_layers)]
         self.encoder = cast("list[EncoderLayer]", nn.ModuleList(encoder))
         self.decoder = cast("list[DecoderLayer]", nn.ModuleList(decoder))
+        # Patterns and encodings inside the attention need padded sentences, so one of them rules
+        # out packs.
         attentions = [part for part in self.modules() if isinstance(part, MultiHeadAttention)]
         self.packs = all(attention.is_plain for attention in attentions)
         # With pre-norm the last sublayer of a stack is not normalised, so a norm follows the stack.
@@ -143,6 +146,8 @@ class Transformer(Model):
         source, target, packing = filled_if_costly(source, target, packing)
         packed = partial(Packed, attention=self.decoder[0].cross)
         sources, targets = packed(packing.source), packed(packing.target)
+        # One object per kind of attention, so that all layers share its masks and its choice of
+        # kernel.
         across = packed(packing.target, keys=packing.source)
         encoded = self.encode_tokens(source, sources)
         y = self._embed(self.target_embedding, self.positions, target, targets)

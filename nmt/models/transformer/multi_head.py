@@ -88,6 +88,7 @@ class CrossAttention(MultiHeadAttention):
         super().__init__(config)
         queries, keys, values = config.qkv_sizes
         self.project_query = config.new_projection(queries)
+        # Keys and values in one product: both read the same encoder output.
         self.project_memory = config.new_projection(keys + values)
         self.attention_fn = config.new_attention_fn()
         self.output = config.new_output()
@@ -137,6 +138,7 @@ class CrossAttention(MultiHeadAttention):
         heads, shared, _ = self.qkv_heads
         queries = split_heads(self.project_query(x), heads)
         keys = keys.repeat_interleave(heads // shared, dim=1)
+        # Scaling the queries usually costs less than scaling the scores.
         scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2)  # [B, H, Q, S]
         weights = attention_weights(scores, mask)
         return weights.mean(1) if head is None else weights[:, head - 1]

@@ -340,6 +340,7 @@ class RelativeAttention(nn.Module):
     def __init__(self, key_width: int, value_width: int, clip: int) -> None:
         super().__init__()
         self.clip = clip
+        # A distance from -k to k has its own vector; all heads share the vectors, as in the paper.
         self.keys = nn.Parameter(torch.empty(2 * clip + 1, key_width))
         self.values = nn.Parameter(torch.empty(2 * clip + 1, value_width))
         nn.init.xavier_uniform_(self.keys)
