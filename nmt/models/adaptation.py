@@ -105,6 +105,8 @@ class LoRA(Adaptation):
                 )
         for name, layer in layers.items():
             if any(fnmatchcase(name, pattern) for pattern in self.targets):
+                # Divided by the rank (the paper's section 4.1), so that another rank needs no other
+                # learning rate.
                 scale = self.alpha / self.rank
                 low_rank = LowRank(layer.in_features, layer.out_features, self.rank, scale)
                 _extend(layer, LowRankLinear, low_rank)
@@ -177,6 +179,7 @@ class Adapters(Adaptation):
                 f"{type(model).__name__} has none; take lora"
             )
         for layer in layers:
+            # A norm of the layer knows the width of the model.
             layer.adapter = Adapter(layer.attention_norm.weight.numel(), self.d_bottleneck)
 
     def merge_into(self, model: nn.Module) -> Adaptation:

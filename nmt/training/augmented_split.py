@@ -109,6 +109,7 @@ class AugmentedSplit:
 
     def target(self, index: int) -> Ids:
         """Return the ids [T] of a target sentence, with EOS."""
+        # Popped, so that an epoch does not keep the text of the whole corpus.
         target = self._targets.pop(index, None)
         return self._pair(index)[1] if target is None else target
 

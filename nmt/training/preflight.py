@@ -149,6 +149,7 @@ def time_ordinary_batches(trainer: Trainer) -> float:
     As in training, batches differ in shape, and a CPU makes kernels for each new shape.
     """
     updates = (trainer.loader.update(number).batches for number in count(1))
+    # Read before the clock starts, so that the time of the loader does not count.
     batches = list(islice(chain.from_iterable(updates), ORDINARY))
     is_gpu = trainer.world.device.type == "cuda"
     if is_gpu:
@@ -172,6 +173,7 @@ def try_checkpoint(trainer: Trainer) -> int:
         return 0
     run, config = trainer.run, trainer.config
     beginning = ".preflight.partial-"
+    # In the run's directory, because only its own disk can tell what it holds.
     with (
         files.named(run.path, run.path / beginning),
         TemporaryDirectory(prefix=beginning, dir=run.path) as scratch,
@@ -206,6 +208,7 @@ def fit_micro_batches(trainer: Trainer) -> None:
     fits = rows * int(max(split.source_lengths.max(), split.target_lengths.max()))
     # A CUDA graph keeps the memory of its micro-batch, so later micro-batches cannot use it.
     copies = 2 if trainer.config.cuda_graphs else 1
+    # A micro-batch larger than a process's share of the update would never be filled.
     most = copies * rows * trainer.config.tokens_per_update // world.size
     for tokens in _candidates(fits, most):
         try:

@@ -261,6 +261,7 @@ class Trainer:
         """Undo the loss scale, clip the gradients, and return their norm before clipping."""
         gradients = [weight.grad for weight in self.weights.values() if weight.grad is not None]
         norm = self.parallel.full_tensor(torch.nn.utils.get_total_norm(gradients))
+        # The gradients are still multiplied by the scale; the norm of the log must not be.
         norm = norm / self.scale.value
         factor = 1 / self.scale.value
         if self.config.clip_norm:
@@ -274,6 +275,7 @@ class Trainer:
     def _seed(self, update: Update) -> None:
         """Set the seeds of an update: one per process for dropout, and one for sampling."""
         torch.manual_seed(_mix(self.config.seed, update.number, self.world.rank))
+        # Without the rank: a sentence has the same samples in whichever process it is.
         self.criterion.sampling_seed = _mix(self.config.seed, update.number)
 
     def _accumulate(self, update: Update) -> dict[str, Tensor]:

@@ -88,11 +88,13 @@ class RecordedProcess(SingleProcess):
         The first micro-batch of a size runs as usual, which loads the kernels that it needs. The
         second one is recorded.
         """
+        # A clone: the recording keeps this tensor, and later replays overwrite it.
         batch, factor = self.prepared(batch), factor.clone()
         tensors = _tensors(batch)
         size = tuple(len(tensor) for tensor in tensors)
         if size not in self._recordings:
             run = partial(self._accumulate, batch, factor, computing)
+            # Every recording keeps memory of its own, so rare sizes are launched kernel by kernel.
             if size not in self._sizes or len(self._recordings) == MAX_GRAPHS:
                 self._sizes.add(size)
                 return run()
@@ -128,6 +130,8 @@ class RecordedProcess(SingleProcess):
     def _allow(self, longest: int) -> None:
         """Forget all recordings if a sentence is longer than they allow."""
         if longest > self._longest:
+            # Twice the length, so that slowly growing sentences do not discard the recordings each
+            # time.
             self._longest = 2 * longest
             self._recordings.clear()
             self._sizes.clear()
@@ -165,6 +169,7 @@ def filled_up(batch: Batch) -> Batch:
     """
     sides = batch.packing.source, batch.packing.target
     fillings = [TOKENS - int(side.lengths.sum()) % TOKENS for side in sides]
+    # One of the added sentences holds the padding of both sides; the rest is empty.
     empty = np.zeros(-(len(sides[0].lengths) + 1) % SENTENCES, np.int64)
     lengths = (
         np.concatenate((side.lengths, [filling], empty))

@@ -104,6 +104,7 @@ class DataParallel(SingleProcess):
     criterion: DistributedDataParallel
 
     def __init__(self, criterion: nn.Module) -> None:
+        # Gradients that are views of the buckets need no second copy in memory.
         self.criterion = DistributedDataParallel(criterion, gradient_as_bucket_view=True)
 
     def accumulating(self, is_last: bool) -> AbstractContextManager[object]:
@@ -136,6 +137,7 @@ class FullyShardedDataParallel(SingleProcess):
 
     def accumulating(self, is_last: bool) -> AbstractContextManager[object]:
         """Reduce-scatter the gradients in the last micro-batch only; before it, accumulate them."""
+        # As with DDP: one exchange for each update, not for each micro-batch.
         self.root.set_requires_gradient_sync(is_last)
         return nullcontext()
 
