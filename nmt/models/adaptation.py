@@ -24,7 +24,7 @@ from nmt.recipe.registry import Registry, nearest
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptation(ABC):
-    """Parts that are put on a trained model: the base class of all of them."""
+    """Parts that are added to a trained model: the base class of all adaptations."""
 
     registry: ClassVar[Registry[Adaptation]]
 
@@ -33,7 +33,7 @@ class Adaptation(ABC):
 
     @abstractmethod
     def put_on(self, model: nn.Module) -> None:
-        """Put parts on a model, in place; what the model computes stays the same.
+        """Put parts on a model, in place; the results of the model stay the same.
 
         Raises:
             NmtError: the model has no place for the parts.

@@ -238,8 +238,8 @@ class ModelConfig(ABC):
     arch: str = ""
     """Architecture, whose values the other keys of `model` override (docs/systems.md)."""
     adaptation: Adaptation | None = None
-    """Parts that are put on the model of `train.init_from`. They alone are trained, and checkpoints
-    hold nothing else (docs/guides/domain-adaptation.md). null for none."""
+    """Parts that are added to the model of `train.init_from`. Only the parts are trained, and
+    checkpoints hold nothing else (docs/guides/domain-adaptation.md). null for none."""
 
     def resolved(self) -> ModelConfig:
         """Return the config with derived defaults filled in, as a run stores it."""

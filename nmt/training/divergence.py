@@ -22,7 +22,7 @@ class FiniteWatch(Generic[T]):
         self._pending: deque[tuple[T, Tensor, torch.cuda.Event | None]] = deque()
 
     def after(self, work: T, is_finite: Tensor) -> list[T]:
-        """Add a work, and return all works now known to have failed.
+        """Add a piece of work, and return all work now known to have failed.
 
         Args:
             work: the work just done.
@@ -39,7 +39,7 @@ class FiniteWatch(Generic[T]):
         return self._failed(unknown=0 if event is None else 1)
 
     def rest(self) -> list[T]:
-        """Return the failed works not returned yet; waits for the device."""
+        """Return the failed work not returned yet; waits for the device."""
         return self._failed(unknown=0)
 
     def _failed(self, unknown: int) -> list[T]:

@@ -216,7 +216,7 @@ def fit_micro_batches(trainer: Trainer) -> None:
         except torch.cuda.OutOfMemoryError:
             break
         fits = tokens
-    # What failed leaves fragments that later allocations could not use.
+    # A failed trial leaves fragments that later allocations could not use.
     torch.cuda.empty_cache()
     if world.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(world.device)  # reports show the peak of training
@@ -233,7 +233,7 @@ def _candidates(least: int, most: int) -> Iterator[int]:
 
 
 LONGEST_WARMUP = timedelta(hours=3)
-"""Duration of a warm-up that is most likely not meant."""
+"""A warm-up longer than this is most likely a mistake."""
 
 TRIAL = 5
 """Training of at most so many updates tries a command out; it is not meant to learn."""

@@ -117,16 +117,18 @@ def _check_precision(config: TrainConfig, world: World) -> None:
 
 
 def _check_laws(model: Model, experiment: Experiment, subwords: Subwords, world: World) -> None:
-    """Warn of laws that a model with code of plugins breaks: on its device, in its precision.
+    """Warn if a model with code of plugins breaks a law, on its device and in its precision.
 
     On a CPU the precision is fp32. A plugin may be a loss alone; then the model is ours.
     """
+    # Our own models are tested; only a plugin's model may break a law.
     origins = {type(module).__module__.partition(".")[0] for module in model.modules()}
     if not experiment.plugins or origins <= {"nmt", "torch"}:
         return
     sizes = subwords.source_size, subwords.target_size
     wanted = "fp32" if world.device.type == "cpu" else experiment.train.precision
     precision = pick_precision(wanted, world.device)
+    # Half precision rounds to 3 digits (bf16: 2), so only gross differences count there.
     tolerance = 1e-3 if precision == "fp32" else 0.1
     with autocast(precision, world.device):
         laws = broken_laws_of(model, sizes, experiment.plugins, tolerance)

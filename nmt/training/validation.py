@@ -59,7 +59,7 @@ class Validation:
         self.precision = precision
         self.criterion = TokenCriterion(translator.model, CrossEntropy())
         self.all_batches = in_length_order(split, BATCH_TOKENS)
-        # Every n-th batch in order of length, so that processes have like work.
+        # Every n-th batch in order of length, so that all processes have equal work.
         self.batches = self.all_batches[world.rank :: world.size]
         self.sources = split.source_text() if metrics else []
         self.requests = [*chain.from_iterable(translator.in_documents([self.sources]))]
@@ -83,6 +83,8 @@ class Validation:
             shards = self.world.gather(list(self.translator.translate(self.shard)))
             hypotheses = [""] * sum(len(shard) for shard in shards)
             for rank, shard in enumerate(shards):
+                # The inverse of the slices by rank: the translations return to the order of the
+                # sources.
                 hypotheses[rank :: self.world.size] = shard
             values: dict[str, float] = {}
             if self.world.is_main:
@@ -104,6 +106,7 @@ class Validation:
         """Score the largest batch and translate the longest sources, to test the memory."""
         longer = np.maximum(self.split.source_lengths, self.split.target_lengths)
         largest = max(self.all_batches, key=lambda batch: len(batch) * int(longer[batch].max()))
+        # Only the memory matters here, so the result is dropped.
         self._nll(largest)
         if self.metrics:
             longest = np.argsort(self.split.source_lengths)[-TRIED_SENTENCES:]
@@ -117,7 +120,8 @@ class Validation:
         """Return the cross-entropy of the references: nats per target token, no smoothing."""
         total = torch.zeros((), device=self.world.device)
         tokens = 0
-        # Sharding expects the same modules to have run last in every process.
+        # A process without sentences runs an empty batch: sharding expects the same modules to have
+        # run last in every process.
         for indices in self.batches or [np.zeros(0, np.int64)]:
             nll, count = self._nll(indices)
             total += nll

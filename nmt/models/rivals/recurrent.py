@@ -34,7 +34,7 @@ class AdditiveAttention(nn.Module):
             keys: [B, S, A], from :meth:`project`.
             mask: [B, S] bool, True at tokens.
         """
-        # K * S * A numbers for each sentence: why whole targets are computed step by step.
+        # K * S * A numbers for each sentence; therefore whole targets are computed step by step.
         hidden = torch.tanh(self.query(query)[:, :, None] + keys[:, None])  # [B, K, S, A]
         scores = self.score(hidden)[..., 0].masked_fill(~mask[:, None], -math.inf)
         weights: Tensor = scores.softmax(dim=-1)
@@ -56,8 +56,8 @@ def recur(
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Call a recurrent layer; on a GPU that computes in bf16, in float32.
 
-    In the place of bf16, autocast computes these layers in fp16 (torch 2.13). Without the loss
-    scale, which bf16 needs none of, most of their gradients would then be 0.
+    Under bf16, autocast computes these layers in fp16 (torch 2.13). bf16 uses no loss scale, and
+    without a loss scale most of their fp16 gradients would be 0.
     """
     output: tuple[Tensor, tuple[Tensor, ...]]
     if autocast_takes_fp16(x.device):
@@ -86,6 +86,7 @@ class BothDirections(nn.Module):
 
     def __init__(self, kind: type[nn.GRU] | type[nn.LSTM], inputs: int, width: int) -> None:
         super().__init__()
+        # Both read the same input; padding at the end cannot reach the tokens before it.
         self.forwards = kind(inputs, width, batch_first=True)
         self.backwards = kind(inputs, width, batch_first=True)
 

@@ -34,7 +34,7 @@ class AttentionPattern(ABC):
 
     @abstractmethod
     def sublayer(self, config: AttentionConfig, positions: PositionPart) -> TokenMixer:
-        """Return the sublayer of one layer, which encodes positions as this part does."""
+        """Return the sublayer of one layer, with the encoding `positions`."""
 
 
 patterns: Registry[AttentionPattern] = Registry("attention pattern")
@@ -58,7 +58,7 @@ class FunctionPattern(AttentionPattern):
 @patterns.register("full")
 @dataclass(frozen=True, kw_only=True)
 class Full(FunctionPattern):
-    """Every position attends to every other, the paper's."""
+    """Every position attends to every position, as in the paper."""
 
     def build(self, config: AttentionConfig) -> nn.Module:
         """Return softmax(Q K^T / sqrt(d_k)) V."""
@@ -68,7 +68,7 @@ class Full(FunctionPattern):
 @patterns.register("neighbourhood")
 @dataclass(frozen=True, kw_only=True)
 class Neighbourhood(FunctionPattern):
-    """A position attends to those at most `radius` away (section 4), in time and memory O(n r)."""
+    """Attention to positions at most `radius` away (section 4), in time and memory O(n r)."""
 
     radius: int = 32
     """r: position i attends to j where |i - j| <= r; a decoder only to 0 <= i - j <= r."""

@@ -112,7 +112,7 @@ class RecurrencePart(AttentionPattern):
     is_bidirectional: ClassVar[bool] = False
 
     def sublayer(self, config: AttentionConfig, positions: PositionPart) -> Recurrence:
-        """Return the recurrence; encodings of positions that wrap attention have no part in it."""
+        """Return the recurrence; encodings of positions that wrap attention do not apply to it."""
         return self.recurrence(config.d_model)
 
     @abstractmethod
@@ -146,7 +146,7 @@ class SSRU(Recurrence):
         yield self.project_in.weight, 2 * [self.project_in.in_features]
 
     def gates(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the forget gate, and the projection times what the gate lets in."""
+        """Return the forget gate f, and the projection times 1 - f."""
         # float32, because the scan multiplies many gates near 1.
         forget, new = self.project_in(x).float().chunk(2, dim=-1)
         forget = torch.sigmoid(forget + self.forget_bias)
@@ -155,6 +155,7 @@ class SSRU(Recurrence):
     def step(self, x: Tensor, hidden: Tensor | None, position: int) -> tuple[Tensor, Tensor]:
         """Compute one step in few operators; see :meth:`Recurrence.step`."""
         forget, new = self.project_in(x).float().chunk(2, dim=-1)
+        # In place: a step keeps no gradients.
         forget = (forget + self.forget_bias).sigmoid_()
         # f * h + (1 - f) * new
         hidden = torch.lerp(new, torch.zeros_like(new) if hidden is None else hidden, forget)

@@ -65,7 +65,8 @@ def orthogonalize(matrix: Tensor, iterations: int) -> Tensor:
 
     The Newton-Schulz iteration computes in bfloat16 if that is fast on the device, else in float32,
     since emulated products of bfloat16 are slow. With 5 iterations singular values end between
-    about 0.7 and 1.2; those below about 1/500 of the matrix's norm end lower, and zeros stay zeros.
+    about 0.7 and 1.2; values below about 1/500 of the matrix's norm end lower, and zeros stay
+    zeros.
 
     Args:
         matrix: [R, C].
@@ -88,7 +89,7 @@ def orthogonalize(matrix: Tensor, iterations: int) -> Tensor:
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """Muon (Jordan et al. 2024) for some matrices, and fused AdamW for other weights.
+    """Muon (Jordan et al. 2024) for some matrices, and fused AdamW for all other weights.
 
     ``torch.optim.Muon`` computes the same steps, but cannot skip a step on the device.
     """

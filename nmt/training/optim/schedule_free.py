@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from nmt.training.optim.moving_average import WeightAverage
 
 PIECE = 65536
-"""Numbers of a weight that a CPU steps together; at most; their state takes 1 MB."""
+"""Maximum number of elements of a weight that a CPU steps together; their state takes 1 MB."""
 
 
 class ScheduleFreeAdamW(torch.optim.Optimizer):

@@ -31,10 +31,11 @@ from nmt.training.losses.token import TokenCriterion
 from nmt.training.parallel.processes import SingleProcess
 
 TOKENS = 8 * GRAIN
-"""The tokens of each side are filled up to a multiple of so many."""
+"""Each side gets padding up to a multiple of this number of tokens."""
 
 SENTENCES = 128
-"""The sentences are filled up to a multiple of so many; most of the added ones are empty."""
+"""A batch is filled up to a multiple of this number of sentences; most added sentences are
+empty."""
 
 MAX_GRAPHS = 32
 """Largest number of recorded sizes; micro-batches of other sizes are launched kernel by kernel."""
@@ -146,10 +147,10 @@ def graph_pool() -> object:
 def record(
     run: Callable[[], dict[str, Tensor]], pool: object
 ) -> tuple[Callable[[], None], dict[str, Tensor]]:
-    """Record what a function launches, which does not run yet.
+    """Record the kernels that a function launches, without running them.
 
     Args:
-        run: the function; what it returns is overwritten by each replay.
+        run: the function; each replay overwrites the tensors that it returned.
         pool: memory for all its tensors.
 
     Returns:
@@ -190,7 +191,7 @@ def filled_up(batch: Batch) -> Batch:
 
 
 def _tensors(batch: Batch) -> list[Tensor]:
-    """Return all tensors of a batch that a model reads, and its loss."""
+    """Return all tensors of a batch that a model or its loss reads."""
     assert batch.weights is not None
     of_tokens = [batch.source, batch.target_input, batch.target_output, batch.weights]
     sides = batch.packing.source, batch.packing.target

@@ -60,8 +60,8 @@ class SingleProcess:
         """Return the context of one micro-batch of an update.
 
         Args:
-            is_last: whether the micro-batch is the update's last one. Its backward pass averages
-                the accumulated gradients over processes; those before it do not communicate them.
+            is_last: whether the micro-batch is the update's last one. Only the last backward pass
+                averages the accumulated gradients over processes.
         """
         return nullcontext()
 
