@@ -216,7 +216,7 @@ class LineTranslator(ABC):
         self, requests: list[Request], options: TranslationOptions
     ) -> list[list[Translation]]:
         """Translate lines, each as one sentence: encode, search, decode, score and align."""
-        # Blank lines are not among them: they stay blank without asking the model.
+        # Without blank lines, which stay blank and need no search.
         sentences = self.encode(requests)
         counts = [request.n_best or options.count for request in requests]
         # Minimum Bayes risk compares the same hypotheses, however many are listed. Samples are
