@@ -65,9 +65,7 @@ def load_plain(path: Path, allowed: Sequence[type] = ()) -> Any:
     except DAMAGES as error:
         name = re.search(r"GLOBAL ([\w.]{1,200})", str(error))
         holds = f": it holds {name[1]}" if name else ""
-        raise NmtError(
-            f"{path}: not only tensors, and nmt reads nothing else{holds}"
-        ) from None
+        raise NmtError(f"{path}: not only tensors, and nmt reads nothing else{holds}") from None
 
 
 def check_stored(path: Path, tensors: Sequence[Tensor]) -> None:
