@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 
@@ -73,6 +74,19 @@ def test_intervals_are_those_of_sacrebleu(name: str, monkeypatch: pytest.MonkeyP
     assert (ours.mean, ours.interval) == (theirs._mean, theirs._ci)
     assert ours.score.value == theirs.score
     assert (ours.p_value, ours.baseline, ours.samples) == (None, None, "bs:300|seed:7")
+
+
+@pytest.mark.parametrize("paired", [None, "bs", "ar"])
+@for_each("name", ["bleu", "tokenized_bleu", "paper_bleu", "chrf", "chrf++", "ter"])
+def test_samples_of_which_some_score_nothing_have_an_interval(
+    name: str, paired: Paired | None
+) -> None:
+    resampling = Resampling(paired=paired, confidence=True, count=40)
+    systems = {"base": ["a b c d", "x"], "same": ["a b c d", "x"]}
+    for result in compare(systems, ["a b c d", "b"], [metrics[name]], None, resampling):
+        assert isinstance(result.mean, float)
+        assert isinstance(result.interval, float)
+        json.dumps(result.fields())
 
 
 def test_the_paper_s_bleu_is_tested_over_the_text_of_its_protocol() -> None:

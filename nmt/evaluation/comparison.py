@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Literal
 
+import numpy as np
 from sacrebleu import significance
 from sacrebleu.metrics.base import Score as SacreBleuScore
 from sacrebleu.metrics.base import Signature
@@ -107,6 +108,10 @@ class Resampling:
             return significance.Result(result.score)
         number = self.count or SAMPLES["bs"]
         _, samples = significance._bootstrap_resample(counts, counted, number)
+        if {type(sample.score) for sample in samples} != {np.float32}:
+            # Where nothing agrees a score is a plain 0.0, and statistics mixes no types.
+            for sample in samples:
+                sample.score = float(sample.score)
         result.estimate_ci(samples)
         return significance.Result(result.score, mean=result._mean, ci=result._ci)
 

@@ -131,7 +131,7 @@ class Metric(ABC):
         value, details = self.compute(counts)
         return Score(
             metric=self.name,
-            value=value,
+            value=float(value),  # a plugin may compute with numpy
             details=details,
             signature=self.signature(),
             higher_is_better=self.higher_is_better,
