@@ -548,6 +548,47 @@ def test_checkpoints_are_saved_by_updates_or_by_the_clock(train: Any, tmp_path: 
         assert [checkpoint.update for checkpoint in checkpoints] == saved
 
 
+def test_last_leads_to_a_whole_checkpoint_wherever_a_kill_comes(
+    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, moved = tmp_path / "run", list[str]()
+
+    def kill_after(move: Any) -> Any:
+        """What a kill leaves after each move: an exception would let the writer clean up."""
+
+        def moving(self: Path, target: Path) -> Path:
+            path: Path = move(self, target)
+            moved.append(path.name)
+            if os.path.lexists(run / "last"):
+                assert Run.open(run).checkpoint("last")
+            return path
+
+        return moving
+
+    for name in ("rename", "replace"):
+        monkeypatch.setattr(Path, name, kill_after(getattr(Path, name)))
+    both = ("--save-every", 1, "--valid-every", 1, "--keep-last", 9)
+    done = train(run, *both, "--max-updates", 2)
+    assert done.status == 0, done.err
+    assert moved.count("update_0000002") == 1
+    opened = Checkpoint.open(run / "last")
+    assert opened.scores
+    opened.verify()
+
+
+def test_a_resumed_run_amends_the_checkpoint_that_was_not_validated(
+    train: Any, tmp_path: Path
+) -> None:
+    run, never = tmp_path / "run", ("--valid-every", 100)
+    assert train(run, *never, "--max-updates", 2).status == 0
+    replace(Checkpoint.open(run / "last"), scores={}).describe()
+    weights = run / "update_0000002" / "model.safetensors"
+    before = weights.stat().st_ino
+    assert train(run, *never, "--max-updates", 2).status == 0
+    assert Checkpoint.open(run / "last").scores
+    assert weights.stat().st_ino == before
+
+
 def test_a_checkpoint_by_the_clock_holds_the_scores_of_its_validation(
     train: Any, tmp_path: Path
 ) -> None:

@@ -113,8 +113,8 @@ class Checkpoint:
             # The description is written last, with checksums of what is already there.
             files={name: write_tensors(path / name, tensors[name]) for name in tensors},
         )
-        text = _FORMAT.text(description)
-        (path / "checkpoint.json").write_text(text, encoding="utf-8")
+        with files.whole_file(self.path / "checkpoint.json") as unfinished:
+            unfinished.write_text(_FORMAT.text(description), encoding="utf-8")
 
     def weights(self) -> dict[str, Tensor]:
         """Read the model's weights and check the file's checksum."""

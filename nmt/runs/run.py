@@ -335,6 +335,20 @@ class Run:
         self.link(saved, best)
         return saved
 
+    def amend(
+        self, update: int, trainer_state: dict[str, Any], scores: dict[str, float], best: bool
+    ) -> Checkpoint:
+        """Give the checkpoint of an update another state of the trainer and other scores.
+
+        Its tensors are not written again, so the checkpoint is there at any time. Arguments are as
+        in :meth:`save`.
+        """
+        saved = Checkpoint.open(self.path / f"update_{update:07d}")
+        amended = replace(saved, trainer_state=trainer_state, scores=scores)
+        amended.describe()
+        self.link(amended, best)
+        return amended
+
     def link(self, newest: Checkpoint, best: bool) -> None:
         """Point the link "last" and, if `best`, "best" to the newest checkpoint."""
         for name in LINKS if best else LINKS[:1]:

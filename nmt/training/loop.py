@@ -50,6 +50,7 @@ class TrainingLoop:
         self.validation = validation
         self.report = report
         self.scores = scores or {}  # of the current update
+        self.saved_update = trainer.state.update  # 0 before the first checkpoint
         self.milestones = Milestones(trainer.config, trainer.state, trainer.last_update)
         self.stopwatch = Stopwatch(trainer.state.seconds, trainer.state.seconds_since_report)
 
@@ -191,18 +192,24 @@ class TrainingLoop:
         return is_best
 
     def _save(self, is_best: bool) -> None:
-        """Write a checkpoint of the current update."""
+        """Write a checkpoint of the current update, or amend it after a validation."""
         trainer, state = self.trainer, self.trainer.state
         for failed in trainer.watch.rest():  # so that a resumed run knows all failures
             self._note_failure(failed)
         state.saved_seconds = state.seconds
         state.seconds_since_report = self.stopwatch.seconds_since_report
         with self.stopwatch.paused():
-            weights, optimizer = trainer.snapshot()
+            if state.update == self.saved_update:  # a validation changes no weight
+                if trainer.world.is_main:
+                    trainer.run.amend(state.update, dict(vars(state)), self.scores, is_best)
+            else:
+                weights, optimizer = trainer.snapshot()
+                if trainer.world.is_main:
+                    trainer.run.save(
+                        state.update, weights, optimizer, dict(vars(state)), self.scores, is_best
+                    )
+            self.saved_update = state.update
             if trainer.world.is_main:
-                trainer.run.save(
-                    state.update, weights, optimizer, dict(vars(state)), self.scores, is_best
-                )
                 trainer.run.prune(trainer.config.keep_last)
             # If a process ended now, torchrun would end the process that is still writing the
             # checkpoint.
