@@ -439,11 +439,14 @@ def test_lines_that_were_cut_split_or_lost_their_text_are_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     upper = Upper()
-    upper.counts = Counts(0, 1, 2, 3)
+    upper.counts = Counts(0, 5, 2, 3, 4)
     translate_stream(upper, stream(b"a\n"), io.BytesIO(), World())  # type: ignore[arg-type]
     assert capsys.readouterr().err.splitlines()[1:] == [
         "nmt: warning: lines cut to 1024 pieces: 1; "
         "use --on-long-line split, or raise search.max_source_length",
+        "nmt: warning: lines cut to 1024 pieces: 4, each with a prefix, phrases or terminology, "
+        "which no line that is split can have; give a line for each sentence, or raise "
+        "search.max_source_length",
         "nmt: warning: lines split into parts of at most 1024 pieces: 2",
         "nmt: warning: empty translations of lines that are not blank: 3; "
         "train longer, or raise --alpha",

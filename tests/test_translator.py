@@ -302,7 +302,11 @@ def test_translations_of_a_split_line_are_joined_by_the_languages(
 def test_a_request_for_more_than_a_translation_is_cut_where_others_are_split() -> None:
     splitting = translator(max_source_length=4, on_long_line="split")
     assert list(splitting.translate(["ab cd", Request("ab cd", prefix="c")])) == ["ba dc", "cba"]
-    assert (splitting.counts.split, splitting.counts.truncated) == (1, 1)
+    counts = splitting.counts
+    assert (counts.split, counts.truncated, counts.unsplittable) == (1, 1, 1)
+    cutting = translator(max_source_length=4)
+    assert list(cutting.translate(["ab cd", Request("ab cd", prefix="c")])) == ["cba", "cba"]
+    assert (cutting.counts.truncated, cutting.counts.unsplittable) == (2, 1)
 
 
 def test_lines_that_come_out_empty_are_counted() -> None:

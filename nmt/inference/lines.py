@@ -272,6 +272,7 @@ class LineTranslator(ABC):
             else:
                 sentences[at] = Sentence(source, self.subwords.tags[1], strategy=request.strategy)
             self.counts.truncated += len(tokens) > most
+            self.counts.unsplittable += len(tokens) > most and not request.is_plain
         return sentences
 
     def _search(

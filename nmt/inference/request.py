@@ -271,6 +271,8 @@ class Counts:
     """Lines split."""
     empty: int = 0
     """Lines that are not blank but have a blank translation."""
+    unsplittable: int = 0
+    """Sources cut that are never split, because their requests ask for more than a translation."""
 
 
 @dataclass(frozen=True)

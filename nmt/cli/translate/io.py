@@ -151,15 +151,21 @@ def _progress(source: Lines | Requests, target: IO[bytes], world: World) -> tqdm
 
 
 def _report(lines: int, seconds: float, counts: list[float], longest: int) -> None:
-    target_tokens, truncated, split, empty = counts
+    target_tokens, truncated, split, empty, unsplittable = counts
     say(
         f"translated {lines} lines in {seconds:.1f} s: {lines / seconds:.1f} sentences/s, "
         f"{target_tokens / seconds:.1f} target tokens/s"
     )
-    if truncated:
+    if truncated > unsplittable:
         warn(
-            f"lines cut to {longest} pieces: {truncated:.0f}; "
+            f"lines cut to {longest} pieces: {truncated - unsplittable:.0f}; "
             "use --on-long-line split, or raise search.max_source_length"
+        )
+    if unsplittable:
+        warn(
+            f"lines cut to {longest} pieces: {unsplittable:.0f}, each with a prefix, phrases or "
+            "terminology, which no line that is split can have; give a line for each sentence, or "
+            "raise search.max_source_length"
         )
     if split:
         warn(f"lines split into parts of at most {longest} pieces: {split:.0f}")
