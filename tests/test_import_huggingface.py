@@ -113,6 +113,16 @@ def test_translations_are_those_of_generate(imported: tuple[Any, Path, Path]) ->
     assert len(compared) > 3
 
 
+def test_the_positions_bound_sources_and_the_greatest_length_the_output_alone(
+    tmp_path: Path,
+) -> None:
+    model = marian_model(tmp_path / "theirs", max_position_embeddings=60)
+    model.generation_config.update(max_length=12)
+    model.generation_config.save_pretrained(tmp_path / "theirs")
+    search = import_model(tmp_path / "theirs", tmp_path / "run").section("search")
+    assert (search["max_source_length"], search["max_length_offset"]) == (60, 12 - 1)
+
+
 @pytest.mark.parametrize("stop", [True, "never"])
 def test_the_rules_of_the_generation_config_are_those_of_the_run(
     stop: object, tmp_path: Path

@@ -471,7 +471,7 @@ def _search(
         "constraints": constraints,
         "max_length_ratio": 0.0,
         "max_length_offset": longest - 1,
-        "max_source_length": longest,
+        "max_source_length": max(2, config.max_position_embeddings),
     }
 
 
