@@ -23,7 +23,7 @@ TEXT = [f"the {a}{b}s are in {b}{a} <x>{b}" for a in ("house", "boat", "é") for
 LINES = [*TEXT, "", " ", "<x><x> <x>es", "a\u2581b  c", "ﬁne", "日本"]
 
 
-def trained(kind: str, **options: object) -> SentencePiece:
+def trained(kind: str, byte_fallback: bool = True, **options: object) -> SentencePiece:
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(TEXT),
@@ -31,7 +31,7 @@ def trained(kind: str, **options: object) -> SentencePiece:
         vocab_size=320,
         hard_vocab_limit=False,
         model_type=kind,
-        byte_fallback=True,
+        byte_fallback=byte_fallback,
         minloglevel=2,
         **options,
     )
@@ -57,6 +57,19 @@ def test_bpe_that_leaves_no_merge_out_gives_the_ids_of_sentencepiece(
     letters = segmenter.pieces(segmenter.sample("houses", 1.0, Random(1)))
     assert set("".join(letters)) >= set("houses")
     assert all(len(letter) == 1 for letter in letters)
+
+
+@for_each("options", [*OPTIONS, {"user_defined_symbols": ["日"]}])
+def test_a_run_of_unknown_characters_is_one_unknown_piece_as_in_sentencepiece(
+    options: dict[str, object],
+) -> None:
+    segmenter = trained("bpe", byte_fallback=False, **options)
+    lines = ["日本語 the", "日本 語語 x", "a日b本本", "日本日本本", "本<x>本語"]
+    assert [segmenter.sample(line, 0.0, Random(1)) for line in lines] == segmenter.encode(lines)
+    unigram, draw = trained("unigram", byte_fallback=False, **options), Random(1)
+    for line, encoded in zip(lines, unigram.encode(lines), strict=True):
+        for _ in range(5):
+            assert unigram.sample(line, 0.2, draw).count(0) == encoded.count(0)
 
 
 @for_each("options", OPTIONS)

@@ -69,6 +69,7 @@ class RandomSegmentation:
             draw: draws; its state and the line determine the segmentation.
         """
         ids: list[int] = []
+        unknown = self._processor.unk_id()
         for word in self._divide(self._processor.normalize(line)):
             if word in self._symbols:
                 ids.append(self._ids[word])
@@ -76,7 +77,9 @@ class RandomSegmentation:
             pieces = self._segment(word, alpha, draw)
             for piece in pieces:
                 token = self._ids.get(piece)
-                ids += self._spelled(piece) if token is None else [token]
+                spelled = self._spelled(piece) if token is None else [token]
+                if spelled != [unknown] or ids[-1:] != [unknown]:  # SentencePiece joins a run
+                    ids += spelled
         return ids
 
     def _undivided(self) -> list[str]:
