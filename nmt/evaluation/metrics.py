@@ -506,6 +506,19 @@ def _average(values: Sequence[Any], shares: Sequence[float]) -> Any:
     return sum(share * value for value, share in zip(values, shares, strict=True))
 
 
+_TOKENIZED = (
+    "100 or more translations end in ' .', like tokenised text, whose BLEU is wrong; give plain "
+    "text, or, if the references are tokenised too, take the metric tokenized_bleu"
+)
+
+MEANINGS = {
+    "That's 100 lines that end in a tokenized period": _TOKENIZED,
+    "It looks like you forgot to detokenize": _TOKENIZED,
+    "If you insist your data is detokenized": _TOKENIZED,
+}
+"""What a message of sacreBLEU that begins so means for users, who cannot set its parameters."""
+
+
 class Teller(logging.Handler):
     """Logging handler that prints each message once on stderr, above any progress bar."""
 
@@ -514,11 +527,13 @@ class Teller(logging.Handler):
         self._told: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print the message of a record as a line, unless it was printed before."""
-        message = record.getMessage()
+        """Print the meaning of a record as a line, unless it was printed before."""
+        text = record.getMessage()
+        meanings = (meaning for begin, meaning in MEANINGS.items() if text.startswith(begin))
+        message = next(meanings, f"sacreBLEU: {text}")
         if message not in self._told:
             self._told.add(message)
-            tqdm.write(f"nmt: warning: sacreBLEU: {message}\n", file=sys.stderr, end="")
+            tqdm.write(f"nmt: warning: {message}\n", file=sys.stderr, end="")
 
 
 logging.getLogger("sacrebleu").addHandler(Teller())
