@@ -52,6 +52,9 @@ def test_hints_are_for_options_that_are_not_ours_and_name_those_that_are(command
         ("fairseq-train", "no command 'fairseq-train'; use nmt train (see nmt --help)"),
         ("onmt_train", "no command 'onmt_train'; use nmt train (see nmt --help)"),
         ("marian-server", "no command 'marian-server'; use nmt serve (see nmt --help)"),
+        ("finetune", "no command 'finetune'; use nmt train --set train.init_from=RUN (see"),
+        ("test", "no command 'test'; use nmt translate, and nmt score (see nmt --help)"),
+        ("help", "no command 'help'; use nmt --help (see nmt --help)"),
         ("trian", "No such command 'trian'. Did you mean 'train'? (see nmt --help)"),
     ],
 )
@@ -63,8 +66,14 @@ def test_a_command_of_another_toolkit_is_answered_with_ours(
     assert done.err.startswith(f"nmt: error: {message}")
 
 
+def test_help_for_a_command_is_answered_with_its_option(nmt: Command) -> None:
+    assert nmt("help", "train").err == (
+        "nmt: error: no command 'help'; use nmt train --help (see nmt --help)\n"
+    )
+
+
 def test_commands_of_other_toolkits_are_not_ours() -> None:
-    assert set(hints.COMMANDS.values()) <= COMMANDS.keys()
+    assert {ours.split()[0].strip(",") for ours in hints.COMMANDS.values()} <= COMMANDS.keys()
     assert not hints.COMMANDS.keys() & COMMANDS.keys()
 
 
@@ -94,6 +103,11 @@ def test_commands_of_other_toolkits_are_not_ours() -> None:
         ("recipe --from fairseq fairseq-train data-bin --arch transformer", "no option --arch; put "
          "the command of the other toolkit in quotes"),
         ("train data-bin", "unexpected argument data-bin; use --data data-bin"),
+        ("train config.yaml", "unexpected argument config.yaml; use --config config.yaml"),
+        ("preprocess my.YML", "unexpected argument my.YML; use --config my.YML"),
+        ("inspect a b.yaml", "unexpected argument b.yaml"),
+        ("translate --cpu-threads 3", "no option --cpu-threads; set OMP_NUM_THREADS=N in the "
+         "environment"),
         ("translate --model a b text", "unexpected argument text; give one file of text, and each "
          "model its own --model"),
         ("preprocess --train pairs.de pairs.en", "unexpected argument pairs.en; use --train "

@@ -58,7 +58,8 @@ class Command(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Run the command, unless there are more arguments than it takes."""
         if ctx.args:
-            ctx.fail(answer_arguments(ctx.info_name, ctx.args))
+            ours = [name for parameter in self.params for name in parameter.opts]
+            ctx.fail(answer_arguments(ctx.info_name, ctx.args, ours))
         return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -254,7 +255,7 @@ class _Program(CommandGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the requested command; refuse another toolkit's name for a command."""
-        if message := answer_command(args[0]):
+        if message := answer_command(*args):
             ctx.fail(message)
         return super().resolve_command(ctx, args)
 

@@ -23,8 +23,16 @@ OPTIONS_FOR_ARGUMENTS = {"preprocess": "--train", "train": "--data", "serve": "-
 ONE_TEXT = "give one file of text, and each model its own --model"
 
 
-def answer_command(name: str) -> str | None:
-    """Return the message for a command of another toolkit, or None for an unknown command."""
+def answer_command(name: str, *rest: str) -> str | None:
+    """Return the message for a command of another toolkit, or None for an unknown command.
+
+    Args:
+        name: the command as typed.
+        rest: the words after it.
+    """
+    if name == "help":
+        about = [word for word in rest[:1] if not word.startswith("-")]
+        return f"no command 'help'; use nmt {' '.join([*about, '--help'])}"
     ours = COMMANDS.get(name.replace("_", "-"))
     return f"no command {name!r}; use nmt {ours}" if ours else None
 
@@ -51,9 +59,11 @@ def answer(command: str, option: str, ours: Iterable[str]) -> str:
     return f"no option {option}"
 
 
-def answer_arguments(command: str, arguments: list[str]) -> str:
-    """Return the message for more arguments than a command takes."""
+def answer_arguments(command: str, arguments: list[str], ours: Iterable[str]) -> str:
+    """Return the message for more arguments than a command takes; `ours` are its options."""
     message = f"unexpected argument {arguments[0]}"
+    if arguments[0].lower().endswith((".yaml", ".yml")) and "--config" in ours:
+        return f"{message}; use --config {arguments[0]}"
     if option := OPTIONS_FOR_ARGUMENTS.get(command):
         return f"{message}; use {option} {arguments[0]}"
     return f"{message}; {ONE_TEXT}" if command == "translate" else message

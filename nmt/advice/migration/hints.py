@@ -8,8 +8,10 @@ from __future__ import annotations
 _COMMANDS = {
     "preprocess": "fairseq-preprocess sockeye-prepare-data onmt-build-vocab spm-train",
     "train": "fairseq-train marian sockeye-train onmt-train",
+    "train --set train.init_from=RUN": "finetune fine-tune adapt",
     "translate": "fairseq-generate fairseq-interactive marian-decoder sockeye-translate "
-    "onmt-translate generate decode",
+    "onmt-translate generate decode infer predict interactive",
+    "translate, and nmt score": "test",
     "average-checkpoints": "sockeye-average average",
     "score": "fairseq-score marian-scorer sockeye-evaluate sacrebleu evaluate",
     "serve": "marian-server",
@@ -17,6 +19,8 @@ _COMMANDS = {
 }
 COMMANDS = {theirs: ours for ours, names in _COMMANDS.items() for theirs in names.split()}
 """The command of ``nmt`` for each command of another toolkit, with dashes for underscores."""
+
+_THREADS = {"set OMP_NUM_THREADS=N in the environment": "--cpu-threads"}
 
 _OPTIONS = {
     "preprocess": {
@@ -50,6 +54,7 @@ _OPTIONS = {
         "use --save-dir DIR": "--output-dir --save-model",
         "give the same --save-dir: the run there is resumed": "--restore-file "
         "--resume-from-checkpoint --resume",
+        **_THREADS,
     },
     "translate": {
         "use --model RUN, once for each model": "--path --models",
@@ -62,12 +67,15 @@ _OPTIONS = {
         "use --batch-tokens N, which counts source tokens": "--mini-batch --batch-size",
         "use --strategy sample": "--sampling --do-sample",
         "leave it out: text goes in and text comes out": "--remove-bpe",
+        **_THREADS,
     },
     "score": {
         "use --reference FILE": "--ref",
         "use --testset NAME": "--test-set",
         "use --metric NAME, once for each metric": "--metrics",
+        **_THREADS,
     },
+    "serve": _THREADS,
 }
 HINTS = {
     command: {option: hint for hint, names in hints.items() for option in names.split()}
