@@ -66,11 +66,29 @@ ENDED_BY = {
 }
 """Elements of HTML that need no end tag, with the elements that end them by their beginning."""
 
-PLACEHOLDER = re.compile(
-    r"\{\{[^{}]*\}\}|\$?\{[\w.:, -]*\}|%\([\w.-]+\)[a-z]|%(?:\d+\$)?[sdif@](?!\w)|\[\[[\w.-]+\]\]"
-)
-"""Variables in messages of programs: ``{name}``, ``{{name}}``, ``${name}``, ``%s``, ``%(name)s``,
-``[[name]]``."""
+PLACEHOLDERS = {
+    "statement": r"\{%(?:[^%{]|%(?!\})|\{(?!%))*%\}|\{#[^{}]*#\}",
+    "server page": r"<%(?:[^%<]|%(?!>)|<(?!%))*%>",
+    "mustache": r"\{\{[^{}]*\}\}",
+    "choice": r"\{\s*[\w.-]+\s*,\s*(?:plural|select|selectordinal)\s*,"
+    r"[^{}]*(?:\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}[^{}]*)*\}",
+    "expression": r"[$#]\{[^{}]*\}",
+    "named": r"%\{[\w.-]+\}|%\([\w.-]+\)[+#0]*(?:-?\d+)?(?:\.\d+)?[a-z]",
+    "braces": r"\{[\w.:, !\[\]-]*\}",
+    "printf": r"%(?:\d+\$)?[+#0]*(?:-?\d+|\*)?(?:\.(?:\d+|\*))?(?:hh?|ll?|[Ljzt])?"
+    r"[diouxXeEfFgGcs@](?!\w)",
+    "brackets": r"\[\[[\w.-]+\]\]",
+}
+"""Families of variables and statements in messages and templates of programs, the longest first;
+docs/guides/markup.md shows examples of each."""
+
+PLACEHOLDER = re.compile("|".join(PLACEHOLDERS.values()))
+
+_TEMPLATE = re.compile("|".join(PLACEHOLDERS[name] for name in ("statement", "server page")))
+"""Placeholders that may hold tags."""
+
+VERBATIM = _names("pre textarea")
+"""Elements of HTML whose line feeds are shown, so that each of their lines is a text."""
 
 _NAME = re.compile(r"</?\s*([^\s/>]+)")
 
@@ -87,7 +105,6 @@ def parse(line: str, dialect: Dialect = "html") -> Fragment:
         dialect: "html"; or "xliff", where all elements are inline, any may be empty, and names
             distinguish case.
     """
-    line = _unbroken(line)
     tree = _Tree(dialect)
     events = _events(line)
     ends = [start for _, start, _ in events[1:]] + [len(line)]
@@ -96,11 +113,6 @@ def parse(line: str, dialect: Dialect = "html") -> Fragment:
         is_whole = raw.endswith("-->" if raw.startswith("<!--") else ">")  # or it is text
         tree.add(kind if is_whole else "text", raw, attributes)
     return Fragment(tree.finished())
-
-
-def _unbroken(text: str) -> str:
-    """Return a text with spaces for line breaks."""
-    return text.replace("\n", " ").replace("\r", " ")
 
 
 def _events(line: str) -> list[Event]:

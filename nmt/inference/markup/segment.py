@@ -23,6 +23,7 @@ from nmt.inference.markup.units import (
     Unit,
     raw_of,
     text_of,
+    unbroken,
 )
 
 
@@ -33,9 +34,10 @@ class Segment:
         """Keep the inline nodes, at least one of which has text."""
         self.nodes = list(nodes)
         text = "".join(map(text_of, nodes))
-        self._before = text[: len(text) - len(text.lstrip())]
-        self._after = text[len(text.rstrip()) :]
-        self._text = text
+        self._text = unbroken(text)
+        outside = "".join(map(_outside, nodes))
+        self._before = outside[: len(outside) - len(outside.lstrip())]
+        self._after = outside[len(outside.rstrip()) :]
 
     @property
     def text(self) -> str:
@@ -63,7 +65,7 @@ class Segment:
         if not self.has_markup:
             body = escaped(translation)
         else:
-            shift = len(self._before)
+            shift = len(self._text) - len(self._text.lstrip())
             links = [(shift + source, target) for source, target in links]
             starts = [shift + start for start in starts[0]], starts[1]
             units = Alignment(self._text, self.nodes, translation, links, starts).units()
@@ -267,6 +269,13 @@ def _kept_text(node: Node) -> str:
     if isinstance(node, Element):
         return "".join(map(_kept_text, node.children))
     return node.text if isinstance(node, Kept) else ""
+
+
+def _outside(node: Node) -> str:
+    """Return the text of a node with a letter for each kept one, whose spaces stand in it."""
+    if isinstance(node, Element):
+        return "".join(map(_outside, node.children))
+    return "x" if isinstance(node, Kept) else text_of(node)
 
 
 class Fragment:

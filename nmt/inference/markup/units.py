@@ -24,7 +24,7 @@ class TextNode:
     raw: str
     """The source, with entities."""
     text: str
-    """The characters, with entities resolved and spaces for line breaks."""
+    """The characters, with entities resolved."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,11 @@ def text_of(node: Node) -> str:
     return "" if isinstance(node, Marker) else node.text
 
 
+def unbroken(text: str) -> str:
+    """Return a text with a space for each line break."""
+    return text.replace("\n", " ").replace("\r", " ")
+
+
 PUNCTUATION = 0.25
 """Weight of a unit without letters and digits; alignments of punctuation are less certain."""
 
@@ -135,13 +140,13 @@ class _Leaf(NamedTuple):
 def _leaves(nodes: Sequence[Node], start: int = 0, depth: int = 0) -> Iterator[_Leaf]:
     """Yield the leaves that are not blank; `start` is the offset of the nodes."""
     for node in nodes:
-        text = text_of(node)
+        text = unbroken(text_of(node))
         if isinstance(node, Element):
             yield from _leaves(node.children, start, depth + 1)
         elif text.strip():
             offset = start + len(text) - len(text.lstrip())
             is_kept = isinstance(node, Kept)
-            is_placeholder = isinstance(node, Kept) and node.raw == text
+            is_placeholder = isinstance(node, Kept) and node.raw == node.text
             yield _Leaf(text.strip(), offset, depth, is_kept, is_placeholder)
         start += len(text)
 
