@@ -106,12 +106,17 @@ class Checkpoint:
             trainer_state: state of the trainer.
             scores: scores of the validation at this update, by name.
         """
+        # The description is written last, with checksums of what is already there.
+        facts = {name: write_tensors(path / name, tensors[name]) for name in tensors}
+        cls(path, update, scores, trainer_state, facts).describe()
+
+    def describe(self) -> None:
+        """Write the description, which replaces an older one; its files stay as they are."""
         description = _CheckpointDescription(
-            update=update,
-            scores=finite({name: float(score) for name, score in scores.items()}),
-            trainer_state=finite(trainer_state),
-            # The description is written last, with checksums of what is already there.
-            files={name: write_tensors(path / name, tensors[name]) for name in tensors},
+            update=self.update,
+            scores=finite({name: float(score) for name, score in self.scores.items()}),
+            trainer_state=finite(self.trainer_state),
+            files=self.files,
         )
         with files.whole_file(self.path / "checkpoint.json") as unfinished:
             unfinished.write_text(_FORMAT.text(description), encoding="utf-8")

@@ -245,8 +245,19 @@ class _Tree:
         self._add_text(children, raw[start:])
 
     def _add_text(self, children: list[Node], raw: str) -> None:
-        if raw:
-            children.append(TextNode(raw, _unbroken(html.unescape(raw))))
+        """Add text without placeholders; each line feed that is shown divides it."""
+        is_shown = self.is_html and any(element.name in VERBATIM for element in self.open)
+        for part in re.split(r"(\r?\n)", raw) if is_shown else [raw]:
+            if is_shown and part.endswith("\n"):
+                children.append(Marker(part, is_block=True))
+            elif part:
+                children.append(TextNode(part, _unescaped(part)))
+
+
+def _unescaped(raw: str) -> str:
+    """Return text with entities resolved; line feeds stay, but entities of them are spaces."""
+    parts = re.split(r"([\r\n])", raw)
+    return "".join(part if part in "\r\n" else unbroken(html.unescape(part)) for part in parts)
 
 
 def _is_protected(attributes: dict[str, str | None]) -> bool:
