@@ -21,6 +21,7 @@ from nmt.inference.markup.units import (
     TextNode,
     raw_of,
     text_of,
+    unbroken,
 )
 
 
@@ -101,7 +102,8 @@ def parse(line: str, dialect: Dialect = "html") -> Fragment:
     """Return the fragment of markup that a line holds.
 
     Args:
-        line: any text; anything that is not markup is text, and a line break is a space.
+        line: any text; anything that is not markup is text. A line feed in a text is a space;
+            anything that is not translated keeps its line feeds.
         dialect: "html"; or "xliff", where all elements are inline, any may be empty, and names
             distinguish case.
     """
@@ -116,7 +118,10 @@ def parse(line: str, dialect: Dialect = "html") -> Fragment:
 
 
 def _events(line: str) -> list[Event]:
-    """Return the markup and the texts of a line, in order; texts may be empty."""
+    """Return what begins where in a line, from its first character on; texts may be empty."""
+    # Of the same length: html.parser counts columns from the last line feed, and would read tags in
+    # templates.
+    line = _TEMPLATE.sub(lambda match: "+" * len(match[0]), unbroken(line))
     tail = line.rfind(">") + 1  # no tag begins after it; html.parser would look for its end
     reader = _Reader()
     reader.feed(line[:tail].replace("&", "+"))  # all after a broken "&#" would be text
