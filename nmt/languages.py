@@ -95,6 +95,71 @@ _LANGUAGES = {
 }
 """Languages written in each script; a language without an entry is written in Latin."""
 
+NAMES = {
+    "af": "Afrikaans",
+    "ar": "Arabic",
+    "az": "Azerbaijani",
+    "be": "Belarusian",
+    "bg": "Bulgarian",
+    "bn": "Bengali",
+    "ca": "Catalan",
+    "cs": "Czech",
+    "cy": "Welsh",
+    "da": "Danish",
+    "de": "German",
+    "el": "Greek",
+    "en": "English",
+    "eo": "Esperanto",
+    "es": "Spanish",
+    "et": "Estonian",
+    "eu": "Basque",
+    "fa": "Persian",
+    "fi": "Finnish",
+    "fr": "French",
+    "ga": "Irish",
+    "gl": "Galician",
+    "gu": "Gujarati",
+    "he": "Hebrew",
+    "hi": "Hindi",
+    "hr": "Croatian",
+    "hu": "Hungarian",
+    "hy": "Armenian",
+    "id": "Indonesian",
+    "is": "Icelandic",
+    "it": "Italian",
+    "ja": "Japanese",
+    "ka": "Georgian",
+    "kk": "Kazakh",
+    "ko": "Korean",
+    "lt": "Lithuanian",
+    "lv": "Latvian",
+    "mk": "Macedonian",
+    "ms": "Malay",
+    "nb": "Norwegian Bokmål",
+    "ne": "Nepali",
+    "nl": "Dutch",
+    "pl": "Polish",
+    "pt": "Portuguese",
+    "ro": "Romanian",
+    "ru": "Russian",
+    "sk": "Slovak",
+    "sl": "Slovenian",
+    "sq": "Albanian",
+    "sr": "Serbian",
+    "sv": "Swedish",
+    "sw": "Swahili",
+    "ta": "Tamil",
+    "te": "Telugu",
+    "th": "Thai",
+    "tl": "Tagalog",
+    "tr": "Turkish",
+    "uk": "Ukrainian",
+    "ur": "Urdu",
+    "vi": "Vietnamese",
+    "zh": "Chinese",
+}
+"""English names of common languages."""
+
 _UNSPACED = frozenset({"Hani", "Hans", "Hant", "Jpan", "Khmr", "Laoo", "Mymr", "Thai", "Tibt"})
 
 _UNSPACED_SENTENCES = frozenset({"Hani", "Hans", "Hant", "Jpan"})
@@ -139,6 +204,13 @@ def share_of_letters(line: str, code: str) -> float:
     """Return the share of the letters of a line that belong to the scripts of a language, or 0."""
     names = [unicodedata.name(character, "") for character in line if character.isalpha()]
     return sum(name.startswith(letters(code)) for name in names) / len(names) if names else 0.0
+
+
+def name_of(code: str) -> str:
+    """Return the English name of a language, such as "Chinese (Hant)" for zh-Hant, or its code."""
+    language, *subtags = re.split("[-_]", code)
+    name = NAMES.get(language.lower(), code)
+    return f"{name} ({'-'.join(subtags)})" if subtags and name != code else name
 
 
 def has_spaces(code: str) -> bool:

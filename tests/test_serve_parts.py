@@ -205,8 +205,12 @@ def test_the_application_sees_a_body_only_if_it_is_whole_and_within_the_limits(
         seen.append((await receive())["body"])
         await send({"type": "http.response.start", "status": 200})
 
-    whole = BodyMiddleware(app, Limits(bytes=5, body_seconds=600.0 if parts else 0.01))
-    asyncio.run(whole({"type": "http", "path": "/"}, receive, send))
+    whole = BodyMiddleware(
+        app, Limits(bytes=5, body_seconds=600.0 if parts else 0.01), lambda _: None
+    )
+    asyncio.run(
+        whole({"type": "http", "method": "POST", "headers": [], "path": "/"}, receive, send)
+    )
     assert seen == [b"abcde"] * (status == 200)
     assert sent[:1] == [status] * (status is not None)
 

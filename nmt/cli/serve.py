@@ -70,6 +70,16 @@ Origin = Annotated[
         rich_help_panel=INPUT,
     ),
 ]
+AllowedHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Host that requests may name, such as the name of a proxy; repeat for more.  "
+        "[default: localhost and the address of --host]",
+        show_default=False,
+        rich_help_panel=INPUT,
+    ),
+]
 ApiKeys = Annotated[
     Path | None,
     typer.Option(
@@ -148,6 +158,7 @@ def serve(
     host: Host = "127.0.0.1",
     port: Port = 5000,
     allow_origin: Origin = None,
+    allow_host: AllowedHost = None,
     log_requests: LogRequests = False,
     api_keys: ApiKeys = None,
     max_lines: Lines = 2000,
@@ -190,7 +201,7 @@ def serve(
     groups = _groups(model) or [[default_run(recipe)]]
     load = _loader(groups, settings, device, engine, precision, shortlist)
     service = Service(Models(load, workers), limits, keys, batch_lines)
-    run(service, host, port, allow_origin or (), log_requests)
+    run(service, host, port, allow_origin or (), log_requests, allow_host or ())
 
 
 def _groups(models: list[Path] | None) -> list[list[Path]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from nmt import __version__
 from nmt.io.page import STYLE
 from nmt.languages import has_spaces
 from nmt.serve import libretranslate, lines
-from nmt.serve.limits import BodyMiddleware, RefusedError, ShutdownMiddleware
+from nmt.serve.limits import BodyMiddleware, HostMiddleware, RefusedError, ShutdownMiddleware
 from nmt.serve.service import CountingMiddleware, Service
 
 GONE = 499
@@ -56,11 +56,13 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     "4XX": {
         "model": Refusal,
         "description": "400: a mistake in the request. 403: no key. 408: the body is late. "
-        "413: too large. 429: too much at this time; Retry-After says when to try again.",
+        "413: too large. 415: another Content-Type. "
+        "421: another host. 429: too much at this time; Retry-After says when to try again.",
     },
     503: {
         "model": Refusal,
-        "description": "No translation within the time limit, or the server is shutting down.",
+        "description": "No translation within the time limit, too many bodies at this time, or the "
+        "server is shutting down.",
     },
 }
 """Refusals for /openapi.json, instead of the status 422 that FastAPI would name."""
@@ -82,12 +84,15 @@ class ServerSettings(BaseModel):
     max_characters: int
 
 
-def application(service: Service, origins: Sequence[str] = ()) -> FastAPI:
+def application(
+    service: Service, origins: Sequence[str] = (), hosts: Collection[str] | None = None
+) -> FastAPI:
     """Return the application of a service.
 
     Args:
         service: the translation service.
         origins: origins whose pages may use the server (CORS).
+        hosts: hosts that requests may name, next to localhost; None for every host.
     """
 
     @asynccontextmanager
@@ -106,8 +111,10 @@ def application(service: Service, origins: Sequence[str] = ()) -> FastAPI:
     app.include_router(lines.router(service), responses=REFUSALS)
     app.include_router(libretranslate.router(service), responses=REFUSALS)
     app.include_router(_page_router(service), responses=REFUSALS)
-    app.add_middleware(BodyMiddleware, limits=service.limits)
+    app.add_middleware(BodyMiddleware, limits=service.limits, admit=service.admit)
     app.add_middleware(ShutdownMiddleware)
+    if hosts is not None:
+        app.add_middleware(HostMiddleware, hosts=hosts)
     app.add_middleware(CountingMiddleware, metrics=service.metrics)
     if origins:
         app.add_middleware(

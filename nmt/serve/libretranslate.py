@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Request
 
 from nmt.inference import Request as Line
-from nmt.serve.limits import RefusedError, while_connected
+from nmt.languages import name_of
+from nmt.serve.limits import RefusedError, media_type, while_connected
 from nmt.serve.service import Service, key_in_header
 from nmt.serve.workers import BatchOptions
 
+URLENCODED, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 MOST_FIELDS = 20
 """Most fields of a form."""
 
@@ -28,7 +31,10 @@ def router(service: Service) -> APIRouter:
         targets: dict[str, list[str]] = {}
         for source, target in service.models.pairs:
             targets.setdefault(source, []).append(target)
-        return [{"code": source, "name": source, "targets": targets[source]} for source in targets]
+        return [
+            {"code": source, "name": name_of(source), "targets": codes}
+            for source, codes in targets.items()
+        ]
 
     @routes.get("/frontend/settings")
     async def settings() -> dict[str, Any]:
@@ -43,8 +49,8 @@ def router(service: Service) -> APIRouter:
             "suggestions": False,
             "supportedFilesFormat": [],
             "language": {
-                "source": {"code": source, "name": source},
-                "target": {"code": target, "name": target},
+                "source": {"code": source, "name": name_of(source)},
+                "target": {"code": target, "name": name_of(target)},
             },
         }
 
@@ -52,10 +58,10 @@ def router(service: Service) -> APIRouter:
     async def detect(request: Request) -> list[dict[str, Any]]:
         """Tell the language of a text by its letters."""
         values = await form_or_json(service, request)
-        shares = service.detect(text_of(values.get("q"), "q"))
+        text = text_of(values.get("q"), "q")
         return [
-            {"language": code, "confidence": 100 * share / len(shares)}
-            for code, share in shares.items()
+            {"language": code, "confidence": service.confidence(text, code)}
+            for code in service.detect(text)
         ]
 
     @routes.post(
@@ -75,7 +81,8 @@ async def _translate(service: Service, request: Request, values: dict[str, Any])
     q = values.get("q")
     texts = [text_of(one, "q") for one in q] if isinstance(q, list) else [text_of(q, "q")]
     source = text_of(values.get("source"), "source")
-    pair = service.pair(source, text_of(values.get("target"), "target"), "\n".join(texts))
+    whole = "\n".join(texts)
+    pair = service.pair(source, text_of(values.get("target"), "target"), whole)
     form = values.get("format", "text")
     if form not in ("text", "html"):
         raise RefusedError(400, "format: text or html")
@@ -93,10 +100,11 @@ async def _translate(service: Service, request: Request, values: dict[str, Any])
     answer: dict[str, Any] = {"translatedText": [_joined(text, 0) for text in by_text]}
     if others:
         answer["alternatives"] = [
-            [_joined(text, n) for n in range(1, max(map(len, text)))] for text in by_text
+            [other for n in range(1, max(map(len, text))) if (other := _joined(text, n)).strip()]
+            for text in by_text
         ]
     if source == "auto":
-        detected = {"language": pair[0], "confidence": 100}
+        detected = {"language": pair[0], "confidence": service.confidence(whole, pair[0])}
         answer["detectedLanguage"] = [detected] * len(texts)
     return answer if isinstance(q, list) else {key: one for key, (one,) in answer.items()}
 
@@ -122,10 +130,17 @@ async def form_or_json(service: Service, request: Request) -> dict[str, Any]:
 
 async def _parsed(request: Request) -> dict[str, Any]:
     body = await request.body()
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = media_type(request)
+    if kind not in ("application/json", URLENCODED, MULTIPART) and (kind or body):
+        raise RefusedError(415, f"Content-Type: application/json, {URLENCODED} or {MULTIPART}")
     try:
-        if kind == "application/x-www-form-urlencoded":
-            return dict(await asyncio.to_thread(_fields, body))  # a second, if all is escaped
+        if kind != "application/json":  # a second, if all is escaped
+            fields = await asyncio.to_thread(_fields, request.scope.get("query_string", b""))
+            if kind == MULTIPART:
+                fields += await asyncio.to_thread(_parts, body, request.headers["content-type"])
+            else:
+                fields += await asyncio.to_thread(_fields, body)
+            return _values(fields)
         values = json.loads(body)
     except (ValueError, RecursionError):
         raise RefusedError(
@@ -140,6 +155,36 @@ def _fields(form: bytes) -> list[tuple[str, str]]:
     return parse_qsl(
         form.decode(), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS
     )
+
+
+def _parts(body: bytes, kind: str) -> list[tuple[str, str]]:
+    """Return the fields of a form with the type multipart/form-data.
+
+    Raises:
+        ValueError: the body is no such form, or has too many fields.
+    """
+    boundary = re.search(r'boundary="?([^";]+)', kind)
+    if boundary is None:
+        raise ValueError("no boundary")
+    mark = b"\r\n--" + boundary[1].strip().encode("latin-1")
+    _, *parts, end = (b"\r\n" + body).split(mark, MOST_FIELDS + 1)
+    if not end.startswith(b"--"):
+        raise ValueError("no end, or too many fields")
+    fields = []
+    for part in parts:
+        head, _, value = part.partition(b"\r\n\r\n")
+        name = re.search(rb'[; ]name="([^"]*)"', head)
+        if name is None:
+            raise ValueError("a part without a name")
+        fields.append((name[1].decode(), value.decode()))
+    return fields
+
+
+def _values(fields: list[tuple[str, str]]) -> dict[str, Any]:
+    """Return the first value of each field; of several texts `q`, all."""
+    values: dict[str, Any] = dict(reversed(fields))
+    texts = [value for key, value in fields if key == "q"]
+    return values | ({"q": texts} if len(texts) > 1 else {})
 
 
 def text_of(value: object, key: str) -> str:
@@ -172,7 +217,7 @@ def body_of(example: dict[str, Any]) -> dict[str, Any]:
         | {"api_key": {"type": "string"}},
         "example": example,
     }
-    kinds = ("application/json", "application/x-www-form-urlencoded")
+    kinds = ("application/json", URLENCODED, MULTIPART)
     return {
         "requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}
     }

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +23,10 @@ from nmt.errors import NmtError
 T = TypeVar("T")
 STREAMS = frozenset({"/v1/stream"})
 """Paths whose bodies are read as they arrive."""
+BODILESS = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods whose bodies nothing reads."""
+KEYS_IN_BODIES = frozenset({"/translate", "/detect"})
+"""Paths of LibreTranslate, whose clients may send the key in the body."""
 DISCONNECTED = "is_disconnected"
 """Name of the flag in the state of a request whose connection is lost."""
 
@@ -32,6 +37,8 @@ class Limits:
 
     bytes: int = 4_000_000
     """Bytes of a request's body."""
+    all_bytes: int = 64_000_000
+    """Bytes of the bodies of all requests under way."""
     lines: int = 2000
     """Lines of a request."""
     characters: int = 5000
@@ -68,7 +75,7 @@ class Keys:
 
 
 def admitting_route(admit: Callable[[Request], None]) -> type[APIRoute]:
-    """Return a class of routes that check the key before they parse the body.
+    """Return a class of routes that check the key, and the type of the body, before they parse it.
 
     Args:
         admit: raises an error for a client without a valid key.
@@ -83,6 +90,9 @@ def admitting_route(admit: Callable[[Request], None]) -> type[APIRoute]:
 
             async def answer_admitted(request: Request) -> Response:
                 admit(request)
+                is_json = media_type(request) == "application/json"
+                if not is_json and request.scope["path"] not in STREAMS:
+                    raise RefusedError(415, "send JSON with Content-Type: application/json")
                 return await answer(request)
 
             return answer_admitted
@@ -124,47 +134,113 @@ class KnownKeys(BaseModel):
         return values
 
 
-class BodyMiddleware:
-    """Reads the body of each request before the application sees it, within the limits."""
+class HostMiddleware:
+    """Answers only requests to known hosts.
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+    A page elsewhere may let its own name point to this machine; to a browser, the server is then
+    part of that page's origin.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
+        """Wrap an application.
+
+        Args:
+            app: answers requests to known hosts.
+            hosts: names and addresses. With the address of all interfaces (0.0.0.0 or ::), each
+                numeric address is known: no page can choose where it points.
+        """
+        self.app = app
+        self.hosts = {host.lower() for host in hosts} | {"localhost"}
+        self.has_all_addresses = not self.hosts.isdisjoint({"0.0.0.0", "::"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
+        if scope["type"] == "http" and not self._knows(host := _host(Request(scope))):
+            refusal = RefusedError(
+                421, f"the host {host[:100]!r} is not served; the option --allow-host allows a host"
+            )
+            await refusal.response()(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+    def _knows(self, host: str) -> bool:
+        if host in self.hosts:
+            return True
+        try:
+            ip_address(host)
+        except ValueError:
+            return False
+        return self.has_all_addresses
+
+
+class BodyMiddleware:
+    """Reads the body of each request before the application sees it, within the limits.
+
+    A key in the header is checked before the body is read.
+    """
+
+    def __init__(self, app: ASGIApp, limits: Limits, admit: Callable[[Request], None]) -> None:
         self.app = app
         self.limits = limits
+        self.admit = admit
+        self.held = 0  # bytes of all bodies whose requests are under way
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        if scope["type"] != "http" or scope["path"] in STREAMS:
+        has_body = scope["type"] == "http" and scope["method"] not in BODILESS
+        if not has_body or scope["path"] in STREAMS:
             await self.app(scope, receive, send)
             return
+        parts: list[bytes] = []
         try:
-            body = await self._read(receive)
+            self._check_key(Request(scope))
+            if not await self._read(receive, parts):
+                return
+            body = b"".join(parts)
+            parts[:] = [body]  # else the body takes twice its memory
+            whole: Message = {"type": "http.request", "body": body, "more_body": False}
+            messages = iter([whole])
+
+            async def replay() -> Message:
+                return next(messages, None) or await receive()
+
+            await self.app(scope, replay, send)
         except RefusedError as error:
+            self._release(parts)  # before the answer, which a slow client may hold up
             await error.response()(scope, receive, send)
-            return
-        if body is None:
-            return
-        whole: Message = {"type": "http.request", "body": body, "more_body": False}
-        messages = iter([whole])
+        finally:
+            self._release(parts)
 
-        async def replay() -> Message:
-            return next(messages, None) or await receive()
+    def _release(self, parts: list[bytes]) -> None:
+        self.held -= sum(map(len, parts))
+        parts.clear()
 
-        await self.app(scope, replay, send)
+    def _check_key(self, request: Request) -> None:
+        """Refuse a client by its header, unless the key may stand in the body.
 
-    async def _read(self, receive: Receive) -> bytes | None:
-        """Return the body; None if the client went away."""
-        parts, size, limits = [], 0, self.limits
+        Raises:
+            RefusedError: the key is missing or unknown.
+        """
+        if "authorization" in request.headers or request.scope["path"] not in KEYS_IN_BODIES:
+            self.admit(request)
+
+    async def _read(self, receive: Receive, parts: list[bytes]) -> bool:
+        """Add the parts of the body to `parts`; return False if the client went away."""
+        size, limits = 0, self.limits
         try:
             with anyio.fail_after(limits.body_seconds):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        return None
+                        return False
                     parts.append(message.get("body", b""))
+                    self.held += len(parts[-1])
                     if (size := size + len(parts[-1])) > limits.bytes:
                         raise RefusedError(413, f"the body has more than {limits.bytes:,} bytes")
+                    if self.held > limits.all_bytes:
+                        raise RefusedError(503, "too many bodies at this time; try again", 1)
                     if not message.get("more_body"):
-                        return b"".join(parts)
+                        return True
         except TimeoutError:
             raise RefusedError(
                 408, f"the body did not arrive within {limits.body_seconds:g} s"
@@ -235,6 +311,11 @@ def timeout_refusal(seconds: float) -> RefusedError:
     return RefusedError(503, f"no translation within {seconds:g} s; send fewer lines", 1)
 
 
+def media_type(request: Request) -> str:
+    """Return the type of a request's body, such as "application/json", without parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
 def is_disconnected(request: Request) -> bool:
     """Return whether the client of a request disconnected; thousands of its lines may wait."""
     return bool(getattr(request.state, DISCONNECTED, False))
@@ -252,12 +333,22 @@ def _keys(path: Path) -> Iterator[str]:
             raise NmtError(
                 f'{path}, line {number}: a key cannot begin with "#"; begin a comment with "# "'
             )
+        if not key.isascii() and not key.startswith("#"):  # headers carry ASCII alone
+            raise NmtError(
+                f"{path}, line {number}: a key must be ASCII; make one with `openssl rand -hex 32`"
+            )
         if key and not key.startswith("#"):
             yield key
 
 
 def _hash(key: str) -> bytes:
     return hashlib.sha256(key.encode(errors="surrogatepass")).digest()
+
+
+def _host(request: Request) -> str:
+    """Return the host that a request names, without its port."""
+    host = re.sub(r":\d*$", "", request.headers.get("host", ""))
+    return host.removeprefix("[").removesuffix("]").lower()
 
 
 async def _gone(request: Request) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import signal
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from types import FrameType
 from typing import Any
 from urllib.parse import quote
 
+import anyio
 import h11
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -31,6 +35,10 @@ KEEP_ALIVE = 75
 earlier (nginx after 60 seconds), or it would send requests on closed connections."""
 STALLED = 120
 """Seconds after which a client that reads nothing, or has vanished, is cut off."""
+LINGER = 2
+"""Seconds for which the rest of a body is discarded after a refusal."""
+LONGEST_CLIENT, LONGEST_METHOD, LONGEST_PATH = 45, 20, 200
+"""Most characters of a client's address, a method and a path in the log."""
 INVALID = "the request is not valid HTTP/1.1; check headers such as Host and Content-Length"
 """Refusal of a request that h11 cannot read."""
 
@@ -41,6 +49,7 @@ def run(
     port: int,
     origins: Sequence[str] = (),
     log: bool = False,
+    allowed_hosts: Sequence[str] = (),
 ) -> None:
     """Serve until SIGTERM or SIGINT.
 
@@ -50,13 +59,14 @@ def run(
         port: port, or 0 for any free port.
         origins: origins whose pages may use the server.
         log: whether to log client, method, path and status of each request.
+        allowed_hosts: hosts that requests may name, next to `host` and localhost.
 
     Raises:
         NmtError: the address cannot be listened at.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a file for each connection
-    app = application(service, origins)
+    app = application(service, origins, (host, _address(host), *allowed_hosts))
     config = uvicorn.Config(
         LoggingMiddleware(app) if log else app,
         host=host,
@@ -77,6 +87,14 @@ def run(
         server.run(sockets=sockets)
     finally:
         service.models.close()
+
+
+def _address(host: str) -> str:
+    """Return the numeric address of a host, or the host if it has none."""
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError:
+        return host
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -149,7 +167,22 @@ class Connection(H11Protocol):
     async def _answer(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the application answer; cut off an unfinished answer."""
         cycle = self.cycle
-        await app(scope, receive, send)
+
+        async def closing(message: Message) -> None:
+            """Send a message; a refusal before the end of the body closes the connection."""
+            is_early = self.conn.their_state is h11.SEND_BODY
+            if message["type"] == "http.response.start":
+                if is_early and message["status"] >= 400:
+                    message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+            elif is_early and cycle.response_started and not message.get("more_body"):
+                await send({**message, "more_body": True})
+                await _discard(receive)
+                message = {**message, "body": b""}
+            await send(message)
+
+        await app(scope, receive, closing)
+        if cycle.response_complete and self.conn.their_state is h11.SEND_BODY:
+            self.transport.close()
         if cycle.response_started and not cycle.response_complete:
             cycle.disconnected = True  # else uvicorn logs an error of the server
             self.transport.close()
@@ -201,6 +234,14 @@ class _Server(uvicorn.Server):
         self.loading: asyncio.Task[None] | None = None
         self.is_outdated = False  # since the loading under way began
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to end; at a second interrupt, end at once, without the traces of what is cut."""
+        if self.should_exit and sig == signal.SIGINT:
+            with suppress(OSError):
+                os.write(2, b"nmt: error: interrupted\n")
+            os._exit(128 + sig)  # the workers end with this process
+        super().handle_exit(sig, frame)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to answer."""
         await super().startup(sockets)
@@ -224,7 +265,19 @@ class _Server(uvicorn.Server):
                 say("loaded the models again")
 
 
+async def _discard(receive: Receive) -> None:
+    """Discard the rest of a body: closing at once would reset the connection, and the answer."""
+    with anyio.move_on_after(LINGER):
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect" or not message.get("more_body"):
+                return
+
+
 def _line(scope: Scope, status: int) -> str:
+    """Return the line of the log; what a client sends is escaped and has a bounded length."""
     host, port = scope.get("client") or ("", "")
+    client = quote(host[:LONGEST_CLIENT], safe=":.")  # X-Forwarded-For may hold any text
+    method, path = scope["method"][:LONGEST_METHOD], quote(scope["path"][:LONGEST_PATH])
     time = datetime.now().isoformat(timespec="seconds")
-    return f"{time} | {host}:{port} | {scope['method']} {quote(scope['path'])} | {status}"
+    return f"{time} | {client}:{port} | {method} {path} | {status}"

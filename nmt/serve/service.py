@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter as Tallies
 from collections.abc import Callable, Sequence
 from itertools import chain
 
@@ -13,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nmt.errors import NmtError
 from nmt.inference import Request
 from nmt.inference.markup import Dialect
-from nmt.languages import share_of_letters
+from nmt.languages import NAMES, scripts, share_of_letters
 from nmt.messages import warn
 from nmt.serve.batching import Batcher, QueueFullError
 from nmt.serve.limits import Keys, Limits, RefusedError, with_timeout
@@ -86,6 +87,22 @@ class Service:
         shares = {source: share_of_letters(text[:EXAMINED], source) for source in sources}
         most = max(shares.values())
         return {source: share for source, share in shares.items() if share == most}
+
+    def confidence(self, text: str, code: str) -> float:
+        """Return the percentage with which a text is in a language, by its letters alone.
+
+        The languages that are written in the same letters, served or not, share the certainty.
+        """
+        begin = text[:EXAMINED]
+        share = share_of_letters(begin, code)
+        known = {*NAMES, *(source for source, _ in self.models.pairs)}
+        by_scripts = Tallies(map(scripts, known))
+        rivals = sum(
+            count
+            for names, count in by_scripts.items()
+            if share_of_letters(begin, "-".join(("x", *names))) >= share
+        )
+        return round(100 * share / max(rivals, 1), 1)
 
     def check(self, requests: Sequence[Request], dialect: Dialect | None = None) -> None:
         """Refuse more or longer lines than the limits allow.
