@@ -1104,3 +1104,9 @@ def test_models_of_the_variable_are_an_ensemble(
     monkeypatch.setattr("nmt.cli.serve._loader", loader)
     assert nmt("serve", "--port", 0, *flags).err == "nmt: error: nothing is served\n"
     assert [[str(path) for path in group] for group in found[0]] == groups
+
+
+def test_a_name_that_points_to_the_server_is_refused_unless_it_is_allowed(trained: Path) -> None:
+    with server(trained, "--allow-host", "nmt.example") as (address, _):
+        for host, status in (("evil.example", 421), ("nmt.example", 200), ("localhost", 200)):
+            assert call(f"{address}/v1/settings", Host=host)[0] == status
