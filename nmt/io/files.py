@@ -61,7 +61,8 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
                     _hold(path)
                 )  # otherwise a sweep would take `old` for a dead process's directory
                 path.rename(old)
-            # Renaming is atomic: a reader sees the old directory or the new one.
+            # Renaming is atomic: a reader sees a whole directory. When an old one is replaced, a
+            # reader may see none for a moment, because the old one is renamed away first.
             partial.rename(path)
             # The name itself must be on the disk, or a power cut could undo the renaming.
             sync(path.parent)

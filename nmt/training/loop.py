@@ -342,8 +342,9 @@ the number."""
 class StopRequests:
     """Within the context, records stop signals instead of ending the process.
 
-    A second Ctrl-C ends the process at once. Other signals do not, because launchers repeat them.
-    SIGHUP stays ignored where it is, as with nohup.
+    The first Ctrl-C restores the former handler, so that a second one raises KeyboardInterrupt at
+    once. Repetitions of other signals change nothing, because launchers repeat signals. SIGHUP
+    stays ignored where it is, as with nohup.
     """
 
     def __init__(self, acknowledge: Callable[[signal.Signals], None] | None = None) -> None:
