@@ -40,8 +40,8 @@ class Rows:
     def of_sentences(self) -> Lengths:
         """[B] the row of each sentence.
 
-        From the longest pair to the shortest, each is put into the row that then is least full on
-        its fuller side.
+        From the longest pair to the shortest, each goes into the row where max(source tokens,
+        target tokens), counting this pair, is smallest.
         """
         lengths = self._lengths
         longest = max(SHORTEST_ROW, int(lengths.max()))

@@ -219,8 +219,8 @@ class LineTranslator(ABC):
         # Without blank lines, which stay blank and need no search.
         sentences = self.encode(requests)
         counts = [request.n_best or options.count for request in requests]
-        # Minimum Bayes risk compares the same hypotheses, however many are listed. Samples are
-        # independent only in a search for one translation.
+        # With `mbr`, always search as for one translation. The ranked set then does not depend on
+        # n-best, and samples stay independent.
         searched_for = counts if self.config.mbr is None else [1] * len(counts)
         ranked = self.ranked(self._search(sentences, searched_for))
         nothing = Hypothesis([], 0.0, 0.0, finished=True)

@@ -5,7 +5,9 @@ The legend of shapes, here and in every file below:
     B  sentences in a batch        D  width of the model      V  size of the vocabulary
     K  rows (beam) per sentence    H  heads                   F  width of the feed-forward layer
     N  rows in all, B x K          C  channels (width) per head
-    S  source length               T  target length           L  layers
+    S  source length               T  target length           L  layers; tokens of a row of a pack
+    P  tokens of a pack            R  rows of a pack          Q  queries
+    G  heads of keys and values, one for each group of heads of queries
 
 Importing this package registers every architecture.
 """

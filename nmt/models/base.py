@@ -1,6 +1,6 @@
 """The interface of a model, used by training, search and scoring.
 
-Training calls ``forward``. Search calls ``start``, then ``step`` and ``state.select`` in turn.
+Criteria call ``decode_packs``. Search calls ``start``, then ``step`` and ``state.select`` in turn.
 ``laws.py`` states what every model must obey.
 """
 

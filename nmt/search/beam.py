@@ -44,11 +44,11 @@ class Beam(Strategy):
     finished as requested, and the best one scores at least as high as the best alive sequence would
     if it reached the maximum length at no cost. `all_finished`: the finished set is full, and each
     of its hypotheses meets the same bound. The best hypothesis is the same, the rest of the list is
-    better. `first_beam` (fairseq's): a beam of hypotheses is finished; a hypothesis may end only
-    among the best beam of candidates. `current_length` (Hugging Face's): as `first_beam`, and each
-    finished hypothesis scores at least as high as the best alive sequence at its present length.
-    `shrinking_beam` (Marian's): each finished hypothesis makes the beam smaller by one, until the
-    beam is empty."""
+    better. `first_beam` (fairseq's): stops when `beam` hypotheses are finished; only the best
+    `beam` candidates of a step may end. `current_length` (Hugging Face's): as `first_beam`, and
+    each finished hypothesis scores at least as high as the best alive sequence at its present
+    length. `shrinking_beam` (Marian's): each finished hypothesis makes the beam smaller by one,
+    until the beam is empty."""
 
     pruning: float | None = None
     """Prunes alive sequences whose log-probability is more than this below the best alive sequence

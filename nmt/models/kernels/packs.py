@@ -32,7 +32,8 @@ PackKernel = Callable[[tuple[Tensor, ...], tuple[Pack, Pack], int, bool], Tensor
 def choose_kernel(attention: MultiHeadAttention, packs: tuple[Pack, Pack]) -> PackKernel | None:
     """Return the fastest plain attention on packs, for all layers that are like `attention`.
 
-    None if sentences are padded, because their rows are long and there is no kernel for them.
+    None if no kernel fits: the rows are longer than `LONG` tokens. The caller then pads the
+    sentences.
     """
     device = packs[0].device
     dropout = attention.dropout if attention.training else 0.0
@@ -136,7 +137,8 @@ def is_compilable(model: nn.Module, device: torch.device) -> bool:
 
 
 _SIDE_BY_SIDE = {1: (3,), 2: (1, 2), 3: (1, 1, 1)}
-"""How many of queries, keys and values lie side by side in each of so many tensors."""
+"""Number of arguments: how many of (queries, keys, values) each argument holds. Two tensors hold
+queries, then keys with values."""
 
 
 class RowAttention(torch.autograd.Function):

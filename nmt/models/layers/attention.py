@@ -121,8 +121,12 @@ def attention_weights(
 def causal_mask(scores: Tensor) -> Tensor:
     """Return the mask [Q, S] of scores [..., Q, S]: True where a query may see a key.
 
-    All padded sentences get it here, or from torch's fused kernel, which is told `causal`. Packs
-    have a mask of their sentences, :meth:`nmt.data.packing.Pack.bias`.
+    Plain products on padded sentences call this function. Every other kernel masks by itself:
+
+    - torch's fused kernel, which is told `is_causal`;
+    - packs on a CPU, by :meth:`nmt.data.packing.Pack.bias`;
+    - packs on a GPU, by `window_size` in `kernels/gpu.py` and by `_scores` in `kernels/triton.py`;
+    - :class:`nmt.models.transformer.patterns.NeighbourhoodAttention`.
     """
     return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
 
@@ -164,7 +168,7 @@ class GroupedAttention(nn.Module):
         self.is_plain = type(inner) is FullAttention  # a subclass may do anything
 
     def forward(self, inputs: AttentionInput) -> Tensor:
-        """Call the wrapped attention, plain or with a pattern, with as many key as query heads.
+        """Call the inner attention function with equal numbers of query and key/value heads.
 
         On a CPU plain attention gets the queries of a group as more queries of one head, so that a
         decoder's step reads each key once. Elsewhere, and where that would change the mask of each

@@ -173,11 +173,11 @@ class KeyValueCache(Cache):
 
     def __init__(self) -> None:
         self.entries = 0
-        self._keys: Tensor | None = None  # [G, H, at least E, C], of groups of rows
+        self._keys: Tensor | None = None  # [B or N, G, at least E, C]
         self._values: Tensor | None = None
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Append keys and values [G, H, n, C]; returns all keys and values so far."""
+        """Append keys and values [B or N, G, n, C]; returns all keys and values so far."""
         self._keys = _write(self._keys, keys, self.entries)
         self._values = _write(self._values, values, self.entries)
         self.entries += keys.shape[2]
@@ -209,7 +209,10 @@ class SharedCache(KeyValueCache):
             self._take(sentences)
 
     def for_rows(self, count: int) -> Cache:
-        """Return a cache of ordered keys for many rows: here each would meet the keys of all."""
+        """Return a cache per row, with more than `MOST_SHARING` rows on a CPU; else this cache.
+
+        In the shared cache each row computes scores with every row's keys.
+        """
         if count <= MOST_SHARING or self._keys is None or not self._keys.is_cpu:
             return self
         ordered = OrderedCache()

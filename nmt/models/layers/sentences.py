@@ -1,7 +1,7 @@
 """Sentences of a batch in a tensor: padded, or one after another in a pack.
 
-A layer that computes each token by itself need not know. A layer that mixes the tokens of a
-sentence is given its :class:`SentenceLayout`.
+Feed-forward layers and norms treat each token alone and ignore this layout. A layer that mixes the
+tokens of a sentence gets the :class:`SentenceLayout`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nmt.models.layers.attention import MultiHeadAttention
 
 
 class SentenceLayout(ABC):
-    """The sentences of a tensor of tokens, and of the tokens that these attend to."""
+    """Where each sentence lies in a tensor of tokens, and which keys its queries may attend to."""
 
     mask: Tensor | None = None
     """Mask of padded keys: [B, 1, 1, S] bool, True at tokens; or a bias [B, 1 or H, 1, S] that is

@@ -177,7 +177,7 @@ class TransformerState:
 
     def select(self, rows: Tensor) -> None:
         """Keep, repeat, reorder or drop rows; see :class:`nmt.models.base.State`."""
-        # Sentences keep their order, so an unchanged number means the same sentences.
+        # Sentences never change order. If their number is unchanged, none was dropped.
         sentences = rows[:, 0] // self.rows if len(rows) < len(self.memory) else None
         if sentences is not None:
             self.memory.select(sentences)

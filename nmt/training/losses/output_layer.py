@@ -282,8 +282,8 @@ def differentiate_(
     Returns:
         [3, R] float32: each token's negative log-likelihood, the logarithm of the sum of the
         exponentials of its logits, and the logit of padding. And if it is wanted, the gradient
-        [R, V], in the dtype of `logits` or in float32, without the probability that is the same
-        for all tokens of the vocabulary.
+        [R, V], in the dtype of `logits` or in float32, except the constant of all tokens of the
+        vocabulary, which is subtracted later (:func:`_sum_of_logits`).
     """
     labels = labels[:, None]
     label_logits, pads = logits.gather(1, labels).float(), logits[:, PAD].clone().float()
