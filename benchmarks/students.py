@@ -66,7 +66,7 @@ class Models:
     """Runs for nmt, and exports for CTranslate2, by name."""
     threads: int
     length: int | None
-    """Tokens of every translation, with EOS; None for as many as the model wants."""
+    """Tokens of every translation, with EOS; None lets the model end each translation."""
     batch: int
     """Sentences of a batch of CTranslate2."""
 

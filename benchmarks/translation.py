@@ -60,7 +60,7 @@ class Setting:
     exported: Path
     workers: int
     length: int | None
-    """Tokens of every translation, with EOS; None for as many as the model wants."""
+    """Tokens of every translation, with EOS; None lets the model end each translation."""
     peer_batch: int
 
     def search(self, beam: int) -> dict[str, Any]:

@@ -480,7 +480,7 @@ def test_a_wrong_number_of_separators_halves_the_sentences() -> None:
     fake = Fake(spoilt=[3, 1])
     assert translated(DocumentContext(context=2), fake, lines[:3]) == ["A ?", "B", "C ?"]
     assert fake.asked == [("a",), ("a", "b"), ("a", "b", "c"), ("c",)]
-    empty = Fake(separator="\n\n")  # as many separators too many
+    empty = Fake(separator="\n\n")  # each separator twice
     assert translated(DocumentContext(context=1), empty, ["a", "b"]) == ["A", "B"]
 
 

@@ -228,7 +228,7 @@ class CorpusFacts:
     """Mean number of tokens of a target, with the end of sentence."""
     valid_pairs: int
     vocab_size: int
-    """Number of subwords by the rule, or as many as the text allows."""
+    """Number of subwords by the rule, or the most that the text allows."""
     byte_fallback: bool
 
     @property

@@ -239,7 +239,7 @@ def micro_batches(
     lengths = sampler.longer_lengths
     parts = [part for group in groups for part in _fit(group, lengths, max_tokens, LEAST_FILL)]
     while len(parts) % processes:
-        # Halved until every process has as many.
+        # Halve the largest one until every process gets an equal number.
         largest = max(range(len(parts)), key=lambda i: len(parts[i]))
         whole = parts[largest]
         parts[largest : largest + 1] = [whole[: len(whole) // 2], whole[len(whole) // 2 :]]

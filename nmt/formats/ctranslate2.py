@@ -171,7 +171,7 @@ def _fill_cross(spec: Any, cross: CrossAttention) -> None:
 def _fill_heads(
     spec: Any, linear: nn.Linear, attention: MultiHeadAttention, first: int = 0
 ) -> None:
-    """Copy a projection to queries, keys and values, or from `first` on, of as many heads each."""
+    """Copy a projection of queries, keys and values, from part `first` on, with all heads each."""
     sizes, counts = attention.qkv_sizes[first:], attention.qkv_heads[first:]
     heads = attention.qkv_heads[0]
 

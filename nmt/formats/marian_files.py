@@ -85,7 +85,7 @@ _Loader: type = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 """libyaml's parser, where PyYAML has it: it takes a tenth of the time."""
 
 MOST_DIGITS = 10
-"""No id has as many digits."""
+"""More digits than any id has."""
 
 
 def read_pieces(path: Path) -> dict[int, str]:

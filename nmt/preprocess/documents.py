@@ -129,7 +129,7 @@ class Joiner:
         )
 
     def held_out(self, chunk: Chunk, numbers: Ids, lengths: Ids) -> tuple[list[str], list[str]]:
-        """Return the texts of held-out pairs, as many as lines.
+        """Return the texts of held-out pairs, one text for each line.
 
         With whole documents, the first line of a part holds the whole part, and its other lines are
         empty.

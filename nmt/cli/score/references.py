@@ -81,7 +81,7 @@ class References:
 
 
 def read_systems(files: Sequence[Path], test_set: TestSet) -> Systems:
-    """Return the lines of each system, as many as the test set has.
+    """Return the lines of each system, one line for each line of the test set.
 
     Raises:
         NmtError: the numbers of lines differ, or there are no lines.

@@ -229,8 +229,8 @@ MAX_GAP = 1_000_000
 """Largest number of successive lines without translations, if there is no source to count."""
 
 ScoreFunction = Callable[..., list[float]]
-"""Function of source sentences, or references and perhaps their sources, and last as many
-translations, each a list of texts; returns a score for each translation."""
+"""Function of source sentences, or references and perhaps their sources, and last one
+translation of each source, each a list of texts; returns a score for each translation."""
 
 
 @dataclass

@@ -124,7 +124,7 @@ class Cleaning:
         return any(isinstance(step, Duplicates) for step in self.clean)
 
     def rewritten(self, lines: list[str]) -> list[str]:
-        """Return the lines after all rewriting steps, as many as before."""
+        """Return the lines after all rewriting steps, each at its old index."""
         for step in self.clean:
             if isinstance(step, Rewriting):
                 lines = step.lines(lines)
@@ -137,7 +137,7 @@ class Cleaning:
 
         Args:
             source: lines of text.
-            target: as many lines.
+            target: the line that belongs to each line of the source.
             held_out: every line of the held-out splits, rewritten like the training text.
             stats: counts the pairs dropped and the lines rewritten.
 

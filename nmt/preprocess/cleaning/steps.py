@@ -44,7 +44,7 @@ class Rewriting(CleaningStep, ABC):
 
     @abstractmethod
     def rewrite(self, text: str) -> str:
-        """Return the changed text, with as many line feeds as before."""
+        """Return the changed text, with an unchanged number of line feeds."""
 
     def lines(self, lines: list[str]) -> list[str]:
         """Return the lines, rewritten; the same list if nothing changes."""
@@ -64,7 +64,7 @@ class Filtering(CleaningStep, ABC):
 
         Args:
             source: lines of text.
-            target: as many lines.
+            target: the line that belongs to each line of the source.
             held_out: every line of the held-out splits, rewritten like the training text.
         """
 

@@ -14,8 +14,8 @@ from nmt.models import Model
 from nmt.models.kernels.packs import filled, is_compilable
 
 GRAPHS = 64
-"""Maximum number of compiled graphs, such as for as many source as target tokens; a batch without a
-graph runs uncompiled."""
+"""Maximum number of compiled graphs: equal numbers of source and target tokens, for example, need a
+graph of their own. A batch without a graph runs uncompiled."""
 
 
 class Criterion(nn.Module, ABC):
