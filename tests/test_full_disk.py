@@ -166,7 +166,7 @@ def test_the_lines_translated_before_a_disk_was_full_are_kept(
     lines = kept.read_text().splitlines(keepends=True)
     assert done.status == 1
     assert done.err.splitlines()[-2:] == [
-        f"{kept} has the first {len(lines)} lines; translate the others",
+        f"{kept} has the first {len(lines)} lines; translate the remaining lines",
         f"nmt: error: {tmp_path}/out: {TOO_LARGE}",
     ]
     assert lines == whole.splitlines(keepends=True)[: len(lines)]
@@ -187,7 +187,7 @@ def test_translations_that_cannot_be_completed_are_kept(
     (tmp_path / "in").write_text("one two three\n")
     done = nmt("translate", tmp_path / "in", "--model", trained, "--output", output)
     assert done.status == (130 if error is KeyboardInterrupt else 1)
-    assert f"{output}.unfinished has the first line; translate the others\n" in done.err
+    assert f"{output}.unfinished has the first line; translate the remaining lines\n" in done.err
     assert names(tmp_path) == ["in", "out.unfinished"]
     assert (tmp_path / "out.unfinished").read_text().count("\n") == 1
 

@@ -203,11 +203,11 @@ MISTAKES = {
     ),
     "a run in the place of a file": Mistake(
         "train --save-dir input.txt",
-        "input.txt: no directory can be made there: File exists; choose another one",
+        "input.txt: no directory can be made there: File exists; choose another directory",
     ),
     "a run below a file": Mistake(
         "train --save-dir input.txt/run",
-        "input.txt/run: no directory can be made there: Not a directory; choose another one",
+        "input.txt/run: no directory can be made there: Not a directory; choose another directory",
     ),
     "a run of another version": Mistake(
         "train",

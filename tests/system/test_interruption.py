@@ -152,7 +152,7 @@ def test_lines_that_were_translated_before_a_signal_are_kept(
             time.sleep(0.01)
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
-    said = f"{kept} has the first 3 lines; translate the others\nnmt: error: interrupted\n"
+    said = f"{kept} has the first 3 lines; translate the remaining lines\nnmt: error: interrupted\n"
     assert (process.returncode, err) == (128 + number, said)
     assert os.listdir(tmp_path) == [kept.name]
     first, second, third = kept.read_text().split("\n")[:-1]
