@@ -59,11 +59,29 @@ def recipe_of(model: Path, trust_plugins: bool = False) -> dict[str, Any]:
 def load_runs(
     paths: Sequence[Path], search: SearchConfig, execution: Execution, trust_plugins: bool = False
 ) -> LineTranslator:
-    """Load the translator of one run, or of an ensemble of several, into this package."""
+    """Load the translator of one run, or of an ensemble of several, into this package.
+
+    Raises:
+        NmtError: a path is an export, or cannot be loaded.
+    """
+    refuse_exports(paths)
     members = load_members(paths, execution.device, trust_plugins)
     model, shortlister = ensemble_of(members, search, execution)
     first = members[0]
     return Translator(model, first.subwords, search, execution, shortlister, first.run.languages)
+
+
+def refuse_exports(paths: Sequence[Path]) -> None:
+    """Refuse exports, which this package cannot load.
+
+    Raises:
+        NmtError: a path is an export.
+    """
+    for path in filter(Export.exists, paths):
+        raise NmtError(
+            f"{path}: an export, not a run; translate it alone and "
+            f"{use_engine('ctranslate2')}, or give the run that was exported"
+        )
 
 
 def load_export(
@@ -180,11 +198,8 @@ def pick_engine(
         if len(paths) > 1:
             raise NmtError(f"engine ctranslate2: one model, not {len(paths)}; {use_engine('nmt')}")
         return ENGINES[name], None
-    if name == "nmt" and (exports := [path for path in paths if Export.exists(path)]):
-        raise NmtError(
-            f"{exports[0]}: an export, not a run; translate it alone and "
-            f"{use_engine('ctranslate2')}, or give the run that was exported"
-        )
+    if name == "nmt":
+        refuse_exports(paths)
     return ENGINES[name], check_precision(execution.precision, execution.device)
 
 

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from nmt.inference import Request as Line
 from nmt.languages import name_of
 from nmt.serve.limits import RefusedError, media_type, while_connected
-from nmt.serve.service import Service, key_in_header
+from nmt.serve.service import Service
 from nmt.serve.workers import BatchOptions
 
 URLENCODED, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
@@ -121,8 +121,6 @@ async def form_or_json(service: Service, request: Request) -> dict[str, Any]:
         RefusedError: the key in the header, or else in the field `api_key`, is missing or unknown;
             or the body is neither a form of a few fields nor a JSON object in UTF-8.
     """
-    if key_in_header(request):
-        service.admit(request)  # before the slow parsing of the body
     values = await _parsed(request)
     service.admit(request, values.get("api_key"))
     return values

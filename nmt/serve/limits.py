@@ -134,6 +134,12 @@ class KnownKeys(BaseModel):
         return values
 
 
+def key_in_header(client: Request) -> str | None:
+    """Return the API key in the header Authorization of a client, if there is one."""
+    kind, _, key = client.headers.get("authorization", "").partition(" ")
+    return key.strip() if kind.lower() == "bearer" else None
+
+
 class HostMiddleware:
     """Answers only requests to known hosts.
 
@@ -164,7 +170,8 @@ class HostMiddleware:
         await self.app(scope, receive, send)
 
     def _knows(self, host: str) -> bool:
-        if host in self.hosts:
+        # Browsers always send a host. Probes of load balancers, in HTTP/1.0, may send none.
+        if not host or host in self.hosts:
             return True
         try:
             ip_address(host)
@@ -221,7 +228,8 @@ class BodyMiddleware:
         Raises:
             RefusedError: the key is missing or unknown.
         """
-        if "authorization" in request.headers or request.scope["path"] not in KEYS_IN_BODIES:
+        # A proxy may add an Authorization of its own, such as Basic, to a key in the body.
+        if key_in_header(request) or request.scope["path"] not in KEYS_IN_BODIES:
             self.admit(request)
 
     async def _read(self, receive: Receive, parts: list[bytes]) -> bool:

@@ -181,7 +181,9 @@ class Connection(H11Protocol):
             await send(message)
 
         await app(scope, receive, closing)
-        if cycle.response_complete and self.conn.their_state is h11.SEND_BODY:
+        # After the last message uvicorn may have begun the next request of the connection.
+        is_newest = self.cycle is cycle
+        if is_newest and cycle.response_complete and self.conn.their_state is h11.SEND_BODY:
             self.transport.close()
         if cycle.response_started and not cycle.response_complete:
             cycle.disconnected = True  # else uvicorn logs an error of the server

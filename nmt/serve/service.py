@@ -17,7 +17,7 @@ from nmt.inference.markup import Dialect
 from nmt.languages import NAMES, scripts, share_of_letters
 from nmt.messages import warn
 from nmt.serve.batching import Batcher, QueueFullError
-from nmt.serve.limits import Keys, Limits, RefusedError, with_timeout
+from nmt.serve.limits import Keys, Limits, RefusedError, key_in_header, with_timeout
 from nmt.serve.models import Models
 from nmt.serve.workers import BatchOptions, Fields, LineBatch, Pair, WorkerKilledError
 
@@ -234,9 +234,3 @@ class CountingMiddleware:
             if not has_begun:
                 count(500)
             raise
-
-
-def key_in_header(client: HttpRequest) -> str | None:
-    """Return the API key in the header Authorization of a client, if there is one."""
-    kind, _, key = client.headers.get("authorization", "").partition(" ")
-    return key.strip() if kind.lower() == "bearer" else None
