@@ -19,8 +19,7 @@ import torch
 from translation_batches import sources
 
 from nmt.data.vocabulary import EOS, PAD
-from nmt.formats import Export
-from nmt.formats.ctranslate2 import vocabularies
+from nmt.runs.exports import Export, vocabularies
 
 
 def main() -> None:

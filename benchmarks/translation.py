@@ -35,13 +35,13 @@ import torch
 
 from nmt.data.vocabulary import EOS
 from nmt.evaluation import Metric
-from nmt.formats import Export, export_formats, export_run
-from nmt.formats.ctranslate2 import vocabularies
+from nmt.formats import export_formats, export_run
 from nmt.inference import SearchConfig, Translator
 from nmt.inference.engines import load_translator
 from nmt.models import ModelConfig
 from nmt.recipe.config import build
 from nmt.runs import Run, weights_of
+from nmt.runs.exports import Export, vocabularies
 from nmt.runtime.machine import keep_freed_memory
 from nmt.runtime.processes import end_with_parent
 

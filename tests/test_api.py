@@ -184,12 +184,12 @@ def test_workers_that_a_device_does_not_take_are_refused_as_by_the_command(
     for count in (0, -1):
         with pytest.raises(NmtError, match=f"^workers {count}: must be at least 1$"):
             package.Translator(trained, workers=count, device="cpu")
-    monkeypatch.setattr(engines, "pick_device", torch.device)
+    monkeypatch.setattr(engines, "pick_device", str)
     refusal = "^workers 2: several processes on one GPU; use torchrun$"
     with pytest.raises(NmtError, match=refusal):
         package.Translator(trained, workers=2, device="cuda")
     with pytest.raises(NmtError, match=refusal):
-        Execution(workers=2, device=torch.device("cuda"))
+        Execution(workers=2, device="cuda")
     assert _num_workers(None, torch.device("cuda")) == 1
 
 

@@ -26,7 +26,7 @@ LAYERS = (
     {"data", "evaluation"},
     {"io"},
     {"languages", "recipe", "runtime"},
-    {"errors", "messages"},
+    {"errors", "lazy", "messages"},
 )
 ENTRANCES = {"nmt", "nmt.__main__"}  # which may import the command line
 

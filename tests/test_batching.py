@@ -7,11 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data.batches import Batch, as_groups, as_rows, make_batch, target_input
+from nmt.data.batches import Batch, make_batch
 from nmt.data.columns import RaggedArray
 from nmt.data.dataset import Dataset, Split
 from nmt.data.loader import BatchLoader, Update, prefetch
 from nmt.data.packing import Packing
+from nmt.data.padding import as_groups, as_rows, target_input
 from nmt.data.sampler import (
     BatchSampler,
     BucketSampler,

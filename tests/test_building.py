@@ -17,7 +17,7 @@ from nmt.models import Model, ModelConfig
 from nmt.recipe.config import build
 from nmt.recipe.plugins import import_plugins
 from nmt.runs import weights_of
-from nmt.runs.loading import build_for, build_new, build_with
+from nmt.runs.building import build_for, build_new, build_with
 
 TINY = {
     "arch": "transformer_tiny",
@@ -144,7 +144,7 @@ def test_a_new_model_beyond_the_memory_is_refused_before_it_is_allocated(
     changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What is allocated up to the limit stays with the process, which other tests fork.
-    monkeypatch.setattr("nmt.runs.loading.host_memory", lambda: 10**9)
+    monkeypatch.setattr("nmt.runs.building.host_memory", lambda: 10**9)
     with pytest.raises(NmtError, match=message):
         build_new(lambda: build_tiny(**changes))
 

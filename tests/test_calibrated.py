@@ -11,7 +11,7 @@ import torch
 from tiny_models import tiny
 from torch import nn
 
-from nmt.data.batches import as_rows
+from nmt.data.padding import as_rows
 from nmt.data.vocabulary import EOS, PAD
 from nmt.errors import NmtError
 from nmt.inference.fast import int8

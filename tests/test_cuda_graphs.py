@@ -129,9 +129,9 @@ def test_padding_alone_forgets_no_recordings(monkeypatch: pytest.MonkeyPatch) ->
 def test_what_cannot_be_recorded_is_refused_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gpu = World(device=torch.device("cuda"))
+    gpu = World(place="cuda")
     for is_compilable, world, part, reason in (
-        (True, World(device=torch.device("cpu")), criterion(), "one process with a GPU"),
+        (True, World(place="cpu"), criterion(), "one process with a GPU"),
         (True, replace(gpu, size=2), criterion(), "one process with a GPU"),
         (False, gpu, criterion(), "plain attention"),
         (True, gpu, criterion(decoder_attention=patterns["ssru"]), "plain attention"),

@@ -19,7 +19,7 @@ from fuzz.seals import seal
 
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
-from nmt.formats import Export, export_formats, export_run
+from nmt.formats import export_formats, export_run
 from nmt.inference import Execution, Request, SearchConfig, Translator
 from nmt.inference.ctranslate2 import CTranslate2Translator, search_options
 from nmt.inference.engines import load_translator
@@ -28,6 +28,7 @@ from nmt.models import ModelConfig, architectures
 from nmt.models.transformer.model import TransformerConfig
 from nmt.recipe.config import build
 from nmt.runs import Run, load_model, weights_of
+from nmt.runs.exports import Export
 from nmt.search import Greedy, Hypothesis
 from nmt.subwords.subwords import Subwords
 
@@ -531,7 +532,7 @@ def test_auto_takes_nmt_where_the_disk_is_full(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("nmt.inference.engines.export_run", full)
+    monkeypatch.setattr("nmt.formats.export_run", full)
     command = ("translate", corpus / "test.en", "--model", run, *FIRST_BEAM)
     done = nmt(*command, "--engine", "auto")
     place = run / "exports"

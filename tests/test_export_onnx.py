@@ -17,10 +17,11 @@ from foreign_models import ENGLISH, marian_model
 import nmt
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
-from nmt.formats import Export, export_formats, export_run, import_model
+from nmt.formats import export_formats, export_run, import_model
 from nmt.models import ModelConfig
 from nmt.recipe.config import build
 from nmt.runs import LoadedModel, load_model
+from nmt.runs.exports import Export
 
 ONNX = export_formats["onnx"]
 Array = npt.NDArray[Any]

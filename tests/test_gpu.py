@@ -245,7 +245,7 @@ def trainer_of(dataset: Path, device: torch.device, **settings: Any) -> Trainer:
     split = Dataset.open(dataset).split("train")
     config = TrainConfig(**{"tokens_per_update": 150, "precision": "fp32", **settings})
     model = replace(architectures["transformer_tiny"], **SMALL).build(60, 60, True)
-    trainer = Trainer(None, config, model.to(device), split, World(device=device))  # type: ignore[arg-type]
+    trainer = Trainer(None, config, model.to(device), split, World(place=str(device)))  # type: ignore[arg-type]
     trainer.model.train()
     return trainer
 
@@ -396,7 +396,7 @@ def test_a_process_group_of_one_trains_as_a_single_process(
     with process_group(device):
         trainer = trainer_of(dataset, device, precision=precision)
         if sharding == "full":
-            separate, world = trainer.model.fsdp_modules(), World(device=device)
+            separate, world = trainer.model.fsdp_modules(), World(place=str(device))
             trainer.parallel = FullyShardedDataParallel(trainer.criterion, separate, world)
             trainer.weights = dict(trainer.model.named_parameters())  # the shards
         else:

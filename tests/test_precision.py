@@ -65,7 +65,7 @@ def test_auto_is_bf16_on_processors_of_intel_only_with_amx(
 ) -> None:
     processor(monkeypatch, probe, intel=True)
     assert pick_precision("auto", CPU) == expected
-    assert bool(check_precision("bf16", CPU)) == (expected == "fp32")
+    assert bool(check_precision("bf16", "cpu")) == (expected == "fp32")
 
 
 def test_intel_is_known_by_its_name_on_linux_and_on_windows(
@@ -94,13 +94,13 @@ def test_a_precision_that_the_processor_lacks_is_said_to_be_slow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     processor(monkeypatch, None)
-    assert check_precision("bf16", CPU) == (
+    assert check_precision("bf16", "cpu") == (
         "bf16 is slower than fp32 on this processor; use precision auto or fp32"
     )
     for precision in ("auto", "fp32", "int8"):
-        assert check_precision(precision, CPU) is None  # type: ignore[arg-type]
+        assert check_precision(precision, "cpu") is None  # type: ignore[arg-type]
     processor(monkeypatch, "_is_amx_tile_supported")
-    assert check_precision("bf16", CPU) is None
+    assert check_precision("bf16", "cpu") is None
 
 
 WITHOUT_KERNELS = {
@@ -119,7 +119,7 @@ from nmt.runtime.precision import autocast, check_precision, pick_precision
 from nmt.inference.fast.kernels import convert
 cpu = torch.device("cpu")
 assert pick_precision("auto", cpu) == "fp32"
-assert check_precision("bf16", cpu)
+assert check_precision("bf16", "cpu")
 model = tiny("gnmt_small").build(VOCABULARY, VOCABULARY, True).eval()
 source, target = torch.tensor([[7, 8, 9, 3]]), torch.tensor([[2, 11, 12]])
 expected = model(source, target).detach()

@@ -251,7 +251,7 @@ def test_micro_batches_are_as_large_as_fits_and_the_trial_is_no_peak_of_training
         loader=SimpleNamespace(
             split=Dataset.open(dataset).split("train"), rows_per_sentence=1, link=None
         ),
-        world=World(device=device),
+        world=World(place=str(device)),
         allocate=lambda: None,
         try_batch=memory_of_2000_positions,
         set_max_tokens=lambda tokens: chosen.append(tokens),
@@ -276,7 +276,7 @@ def test_the_time_of_ordinary_batches_on_a_gpu_does_not_include_work_before(
             update=lambda _: SimpleNamespace(batches=[SimpleNamespace(num_tokens=2)])
         ),
         try_batch=lambda _: done.append("batch"),
-        world=World(device=torch.device("cuda")),
+        world=World(place="cuda"),
     )
     seconds = time_ordinary_batches(trainer)  # type: ignore[arg-type]
     assert done == ["wait", *["batch"] * ORDINARY, "wait"]
@@ -298,7 +298,7 @@ def test_a_gpu_is_tried_unless_micro_batches_are_given_or_processes_wait_for_sha
     trainer = SimpleNamespace(
         config=TrainConfig(**changes),
         state=SimpleNamespace(max_tokens=0),
-        world=World(device=torch.device(device)),
+        world=World(place=device),
     )
     assert Trainer.needs_trial.__get__(trainer) is expected
 

@@ -21,7 +21,7 @@ from nmt.preprocess.binarize import preprocess
 from nmt.preprocess.config import PreprocessConfig
 from nmt.recipe.config import build
 from nmt.runs import Run
-from nmt.runs.loading import build_new
+from nmt.runs.building import build_new
 from nmt.runtime.distributed import World
 from nmt.runtime.machine import host_memory
 from nmt.runtime.precision import pick_precision

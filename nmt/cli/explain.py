@@ -197,13 +197,15 @@ def open_models(
     The models are not converted for speed, so that they record their attention. `languages` are
     target and source.
     """
+    import torch
+
     from nmt.inference import Execution, Translator
     from nmt.inference.ensembles import load_members, one_of
     from nmt.runtime.distributed import pick_device
 
     settings.load()  # import the plugins, which the models may need
     place = pick_device(device)
-    members = load_members(paths, place, settings.trust_plugins)
+    members = load_members(paths, torch.device(place), settings.trust_plugins)
     search = search_settings(settings, members[0].recipe)
     model = one_of(members, search).eval()
     run = members[0].run

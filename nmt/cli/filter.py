@@ -104,7 +104,7 @@ def filter_pairs(
     with join(device, WAIT_MINUTES) as world:
         if world.is_main:
             check_directories(output, scores)
-        models = [open_model(path, str(world.device), trust_plugins) for path in (forward, reverse)]
+        models = [open_model(path, world.place, trust_plugins) for path in (forward, reverse)]
         with _scratch(output, bitext, identity, world.is_main) as (path, copied):
             score_corpus(copied, dual_scorer(*models), path, world)
             if not world.is_main:

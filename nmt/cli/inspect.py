@@ -84,7 +84,7 @@ def inspect(
 
 
 def _what_else(path: Path) -> str:
-    from nmt.formats import Export
+    from nmt.runs.exports import Export
 
     if not path.exists():
         return "does not exist"

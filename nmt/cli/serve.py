@@ -220,11 +220,9 @@ def _loader(
     """Return a function that loads the models anew."""
     from nmt.inference import Execution
     from nmt.inference.engines import pick_engine, recipe_of
-    from nmt.inference.fast.kernels import choose_attention
     from nmt.runtime.distributed import pick_device
 
     checked, place = number_format(precision), pick_device(device)
-    choose_attention(place)
     execution = Execution(device=place, precision=checked, shortlist=shortlist)
 
     def load_one(paths: list[Path]) -> LineTranslator:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -13,8 +13,9 @@ from torch import Tensor
 
 from nmt.data.manifest import Side
 from nmt.data.packing import Packing
+from nmt.data.padding import target_input
 from nmt.data.sampler import Indices
-from nmt.data.vocabulary import BOS, EOS, PAD
+from nmt.data.vocabulary import EOS, PAD
 
 
 class TokenLinks(NamedTuple):
@@ -142,38 +143,3 @@ def batch_of(source: Tensor, target: Tensor) -> Batch:
         target[target != PAD],
         Packing.from_lengths(source_lengths, target_lengths),
     )
-
-
-def target_input(target: Tensor) -> Tensor:
-    """Return the decoder input for padded targets [B, T]: BOS, then all but the last token."""
-    # Figure 1: "outputs (shifted right)".
-    before = torch.cat((torch.full_like(target[:, :1], BOS), target[:, :-1]), dim=1)
-    return before.masked_fill(before == EOS, PAD)  # nothing is predicted after EOS
-
-
-def as_rows(rows: Sequence[Sequence[float]], filling: float = PAD) -> Tensor:
-    """Return the rows as one tensor [rows, length of the longest row, at least 1].
-
-    Args:
-        rows: lists of numbers, padded on the right.
-        filling: padding value, PAD for token ids; its type sets the dtype of the tensor.
-    """
-    width = max([1, *map(len, rows)])
-    full = [[*row, *[filling] * (width - len(row))] for row in rows]
-    return torch.tensor(full, dtype=torch.tensor(filling).dtype).view(len(rows), width)
-
-
-def as_array(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    """Return rows of token ids as one array [rows, length of the longest row, at least 1]."""
-    table: NDArray[np.int64] = as_rows(rows).numpy()
-    return table
-
-
-def as_groups(groups: Sequence[Sequence[Sequence[int]]]) -> Tensor:
-    """Return groups of rows of token ids as one padded tensor [groups, rows, length].
-
-    The dimensions are the largest number of rows and the length of the longest row, at least 1.
-    """
-    count = max(map(len, groups))
-    rows = [row for group in groups for row in [*group, *[()] * (count - len(group))]]
-    return as_rows(rows).view(len(groups), count, -1)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nmt.data.batches import target_input
+from nmt.data.padding import target_input
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
 from nmt.explain.summaries import Node, Traced, rollout, tree

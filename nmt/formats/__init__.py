@@ -8,15 +8,13 @@ from nmt.formats import fairseq as fairseq
 from nmt.formats import huggingface as huggingface
 from nmt.formats import marian as marian
 from nmt.formats import onnx as onnx
-from nmt.formats.exporting import Export, ExportFormat, Stored, export_formats, export_run
+from nmt.formats.exporting import ExportFormat, export_formats, export_run
 from nmt.formats.importing import Imported, ImportFormat, import_formats, import_model
 
 __all__ = [
-    "Export",
     "ExportFormat",
     "ImportFormat",
     "Imported",
-    "Stored",
     "export_formats",
     "export_run",
     "import_formats",

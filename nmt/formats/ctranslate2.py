@@ -8,7 +8,6 @@ sublayer, which the normalisation after the sublayer cancels.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +16,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from nmt.data.vocabulary import SPECIAL_PIECES
 from nmt.errors import NmtError, install
-from nmt.formats.exporting import Export, Stored, TransformerFormat, export_formats, unsupported
+from nmt.formats.exporting import TransformerFormat, export_formats, unsupported
 from nmt.models.layers.attention import GroupedAttention, MultiHeadAttention
 from nmt.models.layers.cache import TokenMixer
 from nmt.models.layers.feed_forward import FeedForward, GatedFeedForward
@@ -27,10 +25,7 @@ from nmt.models.transformer.model import Transformer, TransformerConfig
 from nmt.models.transformer.multi_head import CrossAttention, SelfAttention
 from nmt.models.transformer.positions import RelativeAttention, Rotary
 from nmt.runs import LoadedModel
-from nmt.subwords.subwords import Subwords
-
-MAX_POSITIONS = 2048
-"""Rows of the exported position tables, and the maximum length of a sentence."""
+from nmt.runs.exports import MAX_POSITIONS, QUANTIZATIONS, Stored, vocabularies
 
 ACTIVATIONS = {
     "relu": "RELU",
@@ -40,7 +35,6 @@ ACTIVATIONS = {
     "swiglu": "SWISH",
 }
 ADDED_POSITIONS = ("none", "sinusoidal", "learned")
-QUANTIZATIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
 
 
 @export_formats.register("ctranslate2")
@@ -229,28 +223,3 @@ def _name_tokens(spec: Any, loaded: LoadedModel) -> None:
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     spec.config.add_source_eos = True
-
-
-def vocabularies(subwords: Subwords) -> tuple[list[str], list[str]]:
-    """Return CTranslate2's names of the source and of the target token ids, in order."""
-    source = subwords.source_pieces(list(range(subwords.source_size)))
-    target = subwords.target_pieces(list(range(subwords.target_size)))
-    rest = len(SPECIAL_PIECES)  # CTranslate2 has the same names of special ids
-    return [*SPECIAL_PIECES, *source[rest:]], [*SPECIAL_PIECES, *target[rest:]]
-
-
-def check_vocabularies(export: Export) -> None:
-    """Check that the vocabulary files hold the tokens of the subwords.
-
-    CTranslate2 does not even compare the number of tokens with the weights.
-
-    Raises:
-        ValueError: a file holds other tokens.
-    """
-    shared, *separate = (
-        export.path / f"{name}_vocabulary.json" for name in ("shared", "source", "target")
-    )
-    paths = [shared, shared] if shared.exists() else separate
-    for path, tokens in zip(paths, vocabularies(export.subwords), strict=True):
-        if json.loads(path.read_bytes()) != tokens:
-            raise ValueError(f"{path.name} does not hold the tokens of the subwords")

@@ -1,8 +1,4 @@
-"""The contract of an export format, and the directory of an export.
-
-An export holds the files of its engine, and the subwords and the recipe of the run. An export does
-not need the run any more, and can be moved or copied.
-"""
+"""The contract of an export format, and the export of a run."""
 
 from __future__ import annotations
 
@@ -11,31 +7,21 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
-from nmt.io import documents, files
-from nmt.io.documents import DocumentFormat, FileFacts
+from nmt.io import files
 from nmt.models import ModelConfig
 from nmt.models.transformer.model import Transformer, TransformerConfig
 from nmt.recipe.config import build
 from nmt.recipe.registry import Registry
 from nmt.runs import LoadedModel, load_model
-from nmt.runs.loading import EXPORT
-from nmt.runs.recipe import read_recipe, write_recipe
+from nmt.runs.exports import Export, Stored
+from nmt.runs.recipe import write_recipe
 from nmt.search import Constraint
 from nmt.search.constraints import Forbidden, NoRepeatNgram
 from nmt.subwords.casing import CasedSegmenter
-from nmt.subwords.subwords import Subwords
-
-VERSION = 2
-"""Version of the directory; other versions are refused."""
-
-REMEDY = "make it again with nmt export"
-
-Stored = Literal["fp32", "fp16", "bf16", "int8"]
-"""Data type of the stored weights; the engine may compute in another precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,78 +54,9 @@ class ExportFormat(ABC):
         """
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ExportDescription:
-    """The content of ``export.json``."""
-
-    engine: str
-    source_lang: str
-    target_lang: str
-    stored: Stored
-    files: dict[str, FileFacts]
-
-    def __post_init__(self) -> None:
-        documents.check_inside(self.files)
-
-
-_FORMAT = DocumentFormat(kind=_ExportDescription, name="nmt-export", version=VERSION, remedy=REMEDY)
-
 export_formats: Registry[ExportFormat] = Registry("export format")
 
 ExportFormat.registry = export_formats
-
-
-@dataclass(frozen=True)
-class Export:
-    """A directory that :func:`export_run` made."""
-
-    path: Path
-    format: str
-    """Name of its format."""
-    recipe: dict[str, Any]
-    """The resolved recipe of the run: plain values."""
-    subwords: Subwords
-    languages: tuple[str, str]
-    """Source and target."""
-    files: dict[str, FileFacts]
-    """Size and checksum of every file."""
-
-    @classmethod
-    def exists(cls, path: Path) -> bool:
-        """Whether there is an export in the directory."""
-        return (path / EXPORT).exists()
-
-    @classmethod
-    def open(cls, path: Path, format_: str) -> Export:
-        """Open the export in a directory, without its weights.
-
-        Raises:
-            NmtError: the export is missing or damaged, or has another format or version.
-        """
-        try:
-            description = _FORMAT.read(path / EXPORT)
-        except (FileNotFoundError, NotADirectoryError):
-            raise NmtError(
-                f"{path}: not an exported model: it has no {EXPORT}; write one with nmt "
-                "export, and give its directory as the model"
-            ) from None
-        if description.engine != format_:
-            raise NmtError(
-                f"{path}: an export for {description.engine}, not for {format_}; give the run "
-                f"as the model, or export it with --format {format_}"
-            )
-        subwords = Subwords.load_checked(path, description.files, REMEDY)
-        languages = (description.source_lang, description.target_lang)
-        return cls(path, format_, read_recipe(path), subwords, languages, description.files)
-
-    def check_files(self) -> None:
-        """Compare every file with its checksum.
-
-        Raises:
-            NmtError: a file is missing or has changed.
-        """
-        for name, facts in self.files.items():
-            documents.check(self.path / name, facts, REMEDY)
 
 
 def export_run(
@@ -183,19 +100,7 @@ def export_run(
         loaded.subwords.save(partial)
         recipe = loaded.recipe
         write_recipe(partial, {**recipe, "search": format_.search(recipe.get("search") or {})})
-        description = _ExportDescription(
-            engine=format_.name,
-            source_lang=loaded.run.source_lang,
-            target_lang=loaded.run.target_lang,
-            stored=stored,
-            files={
-                str(file.relative_to(partial)): FileFacts.from_file(file)
-                for file in sorted(partial.rglob("*"))
-                if file.is_file()
-            },
-        )
-        text = _FORMAT.text(description)
-        (partial / EXPORT).write_text(text, encoding="utf-8")
+        Export.describe(partial, format_.name, loaded.run.languages, stored)
     return Export.open(output, format_.name)
 
 

@@ -20,7 +20,6 @@ from torch import Tensor
 from nmt.data.vocabulary import EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.formats.exporting import (
-    Stored,
     TransformerFormat,
     export_formats,
     large_epsilon,
@@ -46,6 +45,7 @@ from nmt.models.transformer.positions import Layout, PositionPart, position_part
 from nmt.recipe.config import build
 from nmt.runs import LoadedModel, weights_of
 from nmt.runs.checkpoint import write_tensors
+from nmt.runs.exports import Stored
 from nmt.subwords.subwords import Subwords
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

@@ -25,8 +25,8 @@ from nmt.models import ModelConfig
 from nmt.recipe.config import build, dump
 from nmt.recipe.registry import Registry
 from nmt.runs import Run
+from nmt.runs.building import build_for
 from nmt.runs.checkpoint import Tensors
-from nmt.runs.loading import build_for
 from nmt.search.config import SearchConfig
 from nmt.subwords.segmenters import load_processor
 from nmt.subwords.subwords import MAX_BYTES, Subwords

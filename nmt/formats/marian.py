@@ -23,7 +23,6 @@ from torch import Tensor
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK, is_excluded
 from nmt.errors import NmtError
 from nmt.formats.exporting import (
-    Stored,
     TransformerFormat,
     constraints_of,
     distinct,
@@ -49,6 +48,7 @@ from nmt.models.transformer.model import Transformer, TransformerConfig
 from nmt.models.transformer.patterns import AttentionPattern, patterns
 from nmt.recipe.config import build, parse_yaml
 from nmt.runs import LoadedModel, weights_of
+from nmt.runs.exports import Stored
 from nmt.search import Strategy
 from nmt.search.ranking import length_penalties
 from nmt.subwords.model_pieces import reordered

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from nmt.data.vocabulary import EOS, PAD, UNK
 from nmt.errors import NmtError, install
-from nmt.formats.exporting import Stored, TransformerFormat, export_formats
+from nmt.formats.exporting import TransformerFormat, export_formats
 from nmt.formats.tokenizer_files import TokenLayout, max_positions, tokenizer_json, write_files
 from nmt.models.layers.cache import BeamAncestry, KeyValueCache, Memory, OrderedCache, SharedCache
 from nmt.models.layers.sentences import Padded
@@ -32,6 +32,7 @@ from nmt.models.transformer.model import Transformer, TransformerConfig
 from nmt.models.transformer.positions import SinusoidalPositions, sinusoids
 from nmt.models.transformer.recurrences import RecurrentCache
 from nmt.runs import LoadedModel
+from nmt.runs.exports import Stored
 
 DIRECTORY = "onnx"
 """Where optimum and transformers.js look for graphs in the directory of a model."""

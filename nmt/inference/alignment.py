@@ -10,15 +10,17 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-import torch
-from torch import Tensor
-
-from nmt.data.batches import as_rows, target_input
+from nmt.data.padding import as_rows, target_input
 from nmt.data.vocabulary import BOS
 from nmt.errors import NmtError
-from nmt.models.base import Model
+from nmt.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from nmt.models.base import Model
 
 Unit = Literal["words", "tokens", "pieces"]
 """Words are separated by white space; tokens are words without punctuation, and punctuation."""

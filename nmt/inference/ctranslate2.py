@@ -9,27 +9,34 @@ models hardly find them likely.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import starmap
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError, install
-from nmt.formats import Export
-from nmt.formats.ctranslate2 import MAX_POSITIONS, QUANTIZATIONS, check_vocabularies, vocabularies
-from nmt.formats.exporting import REMEDY
 from nmt.inference.execution import ON_CPU, Execution, use_engine
 from nmt.inference.lines import LineTranslator
 from nmt.inference.request import Sentence
+from nmt.lazy import torch
+from nmt.runs.exports import (
+    MAX_POSITIONS,
+    QUANTIZATIONS,
+    REMEDY,
+    Export,
+    check_vocabularies,
+    vocabularies,
+)
 from nmt.runtime.processes import available_cores
 from nmt.search import Beam, Greedy, Hypothesis
 from nmt.search.config import SearchConfig
 from nmt.search.hypotheses import best_first
 from nmt.search.ranking import NoPenalty, PenaltyWithAlpha
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ALMOST_NONE = 1e-6
 """Exponent of the length that changes no score. With 0 CTranslate2 would stop earlier."""
@@ -148,7 +155,7 @@ class CTranslate2Translator(LineTranslator):
         return Hypothesis(
             ids[:-1] if is_finished else ids,
             log_probability,
-            log_probability / float(self._penalty.divisor(torch.tensor(len(ids)))),
+            log_probability / self._penalty.divisor(len(ids)),
             is_finished,
         )
 
@@ -215,28 +222,30 @@ def _load(export: Export, execution: Execution) -> Any:
         import ctranslate2
     except ImportError:
         raise NmtError(f"engine ctranslate2 needs CTranslate2; {install('ctranslate2')}") from None
-    device, precision, workers = execution.device, execution.precision, execution.workers
+    kind, precision, workers = execution.kind, execution.precision, execution.workers
+    index = int(execution.device.partition(":")[2] or 0)
     compute_type = QUANTIZATIONS.get(precision, "auto")
-    able = ctranslate2.get_supported_compute_types(device.type, device.index or 0)
+    able = ctranslate2.get_supported_compute_types(kind, index)
     if compute_type not in (*able, "auto"):
         raise NmtError(
-            f"precision {precision}: CTranslate2 cannot compute in it on this {device.type}; "
+            f"precision {precision}: CTranslate2 cannot compute in it on this {kind}; "
             f"it has {', '.join(sorted(able))}"
         )
-    threads = torch.get_num_threads()
+    threads = torch.get_num_threads() if "torch" in sys.modules else 0
     export.check_files()
     with _one_line(export):
         check_vocabularies(export)
         translator = ctranslate2.Translator(
             str(export.path),
-            device=device.type,
-            device_index=device.index or 0,
+            device=kind,
+            device_index=index,
             compute_type=compute_type,
             inter_threads=workers,
             intra_threads=1 if workers > 1 else available_cores(),
             max_queued_batches=-1,
         )
-    torch.set_num_threads(threads)  # CTranslate2 changes OpenMP's threads, which torch shares
+    if "torch" in sys.modules:  # CTranslate2 changes OpenMP's threads, which torch shares
+        torch.set_num_threads(threads)
     return translator
 
 

@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from nmt.errors import NmtError, UnknownKeyError
-from nmt.formats import Export, export_formats, export_run
 from nmt.inference.ctranslate2 import CTranslate2Translator, check_execution, search_options
-from nmt.inference.ensembles import ensemble_of, load_members
 from nmt.inference.execution import Execution, use_engine
 from nmt.inference.lines import LineTranslator
-from nmt.inference.translator import Translator
 from nmt.messages import say
 from nmt.recipe.config import build
 from nmt.recipe.plugins import not_imported
 from nmt.recipe.registry import unknown
 from nmt.runs import find_checkpoint
+from nmt.runs.exports import Export
 from nmt.runs.recipe import import_plugins_of_run
 from nmt.runtime.distributed import pick_device
 from nmt.runtime.precision import check_precision
@@ -64,8 +62,15 @@ def load_runs(
     Raises:
         NmtError: a path is an export, or cannot be loaded.
     """
+    import torch
+
+    from nmt.inference.ensembles import ensemble_of, load_members
+    from nmt.inference.fast.kernels import choose_attention
+    from nmt.inference.translator import Translator
+
     refuse_exports(paths)
-    members = load_members(paths, execution.device, trust_plugins)
+    choose_attention(execution.kind)
+    members = load_members(paths, torch.device(execution.device), trust_plugins)
     model, shortlister = ensemble_of(members, search, execution)
     first = members[0]
     return Translator(model, first.subwords, search, execution, shortlister, first.run.languages)
@@ -121,7 +126,7 @@ def _exported(
     [path, *others] = paths
     if others:
         raise NmtError("an ensemble")
-    if execution.device.type != "cpu":
+    if execution.kind != "cpu":
         raise NmtError("on a GPU")
     if importlib.util.find_spec("ctranslate2") is None:
         raise NmtError("CTranslate2 is not installed")
@@ -139,6 +144,8 @@ def _exported(
         return export
     if "WORLD_SIZE" in os.environ:
         raise NmtError("under torchrun, and there is no export yet")
+    from nmt.formats import export_formats, export_run
+
     ctranslate2 = export_formats["ctranslate2"]
     try:
         exports.mkdir(exist_ok=True)
@@ -200,7 +207,7 @@ def pick_engine(
         return ENGINES[name], None
     if name == "nmt":
         refuse_exports(paths)
-    return ENGINES[name], check_precision(execution.precision, execution.device)
+    return ENGINES[name], check_precision(execution.precision, execution.kind)
 
 
 def load_translator(

@@ -96,14 +96,14 @@ def ensemble_of(
             f"{members[0].run.path}: a language model does not translate alone; add a "
             "translation model (--model RUN), or score translations with it"
         )
-    if execution.compile and execution.device.type == "cpu":
+    if execution.compile and execution.kind == "cpu":
         raise NmtError("compile is for GPUs: a CPU would take longer; leave it out")
     model, shortlister = one_of(members, config), None
     precision = execution.precision
     if execution.shortlist:
         shortlister = Shortlister(members[0].run.shortlist, model, precision)
     ranges = _ranges(members) if precision == "int8" else None
-    convert(model, precision, execution.device, ranges)
+    convert(model, precision, torch.device(execution.device), ranges)
     if execution.compile:
         compile_steps(model)
     return model, shortlister

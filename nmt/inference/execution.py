@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
-import torch
-
 from nmt.errors import NmtError
 from nmt.recipe.registry import unknown
 from nmt.runtime.precision import InferencePrecision
-
-CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +18,8 @@ class Execution:
         NmtError: the precision is unknown, or there are fewer than 1 workers, or several on a GPU.
     """
 
-    device: torch.device = CPU
-    """Device that computes, a :class:`torch.device`."""
+    device: str = "cpu"
+    """Device that computes: cpu, cuda, or cuda:N."""
 
     precision: InferencePrecision = "fp32"
     """Precision of the computation: auto, fp32, bf16, fp16 or, on a CPU, int8. Scores are always
@@ -45,8 +41,13 @@ class Execution:
             raise NmtError(unknown("precision", str(self.precision), known))
         if self.workers < 1:
             raise NmtError(f"workers {self.workers}: must be at least 1")
-        if self.workers > 1 and self.device.type != "cpu":
+        if self.workers > 1 and self.kind != "cpu":
             raise NmtError(f"workers {self.workers}: several processes on one GPU; use torchrun")
+
+    @property
+    def kind(self) -> str:
+        """Kind of the device: cpu or cuda."""
+        return self.device.partition(":")[0]
 
 
 ON_CPU = Execution()

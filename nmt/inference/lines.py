@@ -11,9 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from typing import Any, TypeVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nmt.data.context import DocumentContext
 from nmt.data.directions import Direction, Directions
@@ -45,6 +43,9 @@ from nmt.search.config import SearchConfig
 from nmt.subwords.segmenters import TAG
 from nmt.subwords.subwords import Subwords
 from nmt.subwords.tags import directions_of, tagged
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 AnyTranslator = TypeVar("AnyTranslator", bound="LineTranslator")
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from nmt.errors import NmtError, explain, install
-from nmt.formats import Export
 from nmt.formats.importing import find_format, import_formats, import_model
 from nmt.inference.engines import as_path, load_translator
 from nmt.inference.lines import LineTranslator
 from nmt.io import documents, files
 from nmt.runs import Run
+from nmt.runs.exports import Export
 
 CACHE = "NMT_CACHE"
 """Environment variable with the directory of the cache."""

@@ -13,8 +13,8 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from nmt.data.batches import as_groups, as_rows
 from nmt.data.directions import Direction
+from nmt.data.padding import as_groups, as_rows
 from nmt.inference.alignment import (
     attention_weights,
     next_log_probabilities,
@@ -72,7 +72,7 @@ class Translator(LineTranslator):
         super().__init__(subwords, config, languages)
         self.model = model
         self.execution = execution
-        self.device = execution.device
+        self.device = torch.device(execution.device)
         self.shortlister = shortlister
         self._workers = Workers(self._search_batch, execution.workers)
         # On a CPU `inference_mode` takes a tenth off the time of one sentence. But a model that

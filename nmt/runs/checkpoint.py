@@ -11,17 +11,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from nmt.errors import NmtError
 from nmt.io import documents, files
 from nmt.io.documents import DocumentFormat, FileFacts, finite
 from nmt.io.files import os_error
+from nmt.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 VERSION = 2
 """Version of the run directory and its checkpoints; other versions are refused."""
@@ -140,6 +141,8 @@ class Checkpoint:
                 self._check(name)
 
     def _tensors(self, name: str) -> dict[str, Tensor]:
+        from safetensors.torch import load_file
+
         path = self._check(name)
         try:
             # Safetensors hold numbers and nothing that could run.
@@ -186,7 +189,7 @@ def checkpoints_in(path: Path) -> list[Path]:
     return sorted(checkpoints, key=lambda entry: (len(entry.name), entry.name))
 
 
-Tensors = Mapping[str, Tensor]
+Tensors = Mapping[str, "Tensor"]
 
 
 def weights_of(model: torch.nn.Module) -> dict[str, Tensor]:
@@ -260,6 +263,8 @@ def write_tensors(
     path: Path, tensors: Tensors, metadata: dict[str, str] | None = None
 ) -> FileFacts:
     """Write a file of tensors, perhaps with metadata, and return its size and checksum."""
+    from safetensors.torch import save_file
+
     try:
         save_file({key: value.contiguous().cpu() for key, value in tensors.items()}, path, metadata)
     except SafetensorError as error:  # raised instead of OSError, even for a full disk

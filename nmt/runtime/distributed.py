@@ -8,23 +8,25 @@ from __future__ import annotations
 import gc
 import os
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
-
-import torch
-import torch.distributed as dist
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
 
 from nmt.errors import LostPeerError, NmtError
+from nmt.lazy import dist, torch
 from nmt.runtime.machine import keep_freed_memory
 from nmt.runtime.processes import environment_number
+
+if TYPE_CHECKING:
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 T = TypeVar("T")
 
@@ -41,10 +43,16 @@ class World:
 
     rank: int = 0
     size: int = 1
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    place: str = "cpu"
+    """This process's device: cpu or cuda:N."""
     control: dist.ProcessGroup | None = None
     """Process group for small values on CPUs, so no GPU is waited for; None for the default
     group."""
+
+    @cached_property
+    def device(self) -> torch.device:
+        """This process's device, for torch."""
+        return torch.device(self.place)
 
     @property
     def is_main(self) -> bool:
@@ -105,7 +113,7 @@ def join(device: str = "auto", timeout_minutes: float = 10.0) -> Iterator[World]
     """
     size, rank = environment_number("WORLD_SIZE", 1, least=1), environment_number("RANK", 0)
     place = pick_device(device, environment_number("LOCAL_RANK", 0))
-    if place.type == "cuda":
+    if place != "cpu":
         torch.cuda.set_device(place)
     else:
         keep_freed_memory()
@@ -115,9 +123,9 @@ def join(device: str = "auto", timeout_minutes: float = 10.0) -> Iterator[World]
             "or start the processes with torchrun"
         )
     if size == 1:
-        yield World(device=place)
+        yield World(place=place)
         return
-    if place.type == "cuda" and device not in ("auto", "cuda"):
+    if place != "cpu" and device not in ("auto", "cuda"):
         raise NmtError(f"--device {device}: {size} processes cannot share it; use cuda or auto")
     # The store is opened here and not by torch, to find missing processes when a collective
     # fails.
@@ -128,7 +136,7 @@ def join(device: str = "auto", timeout_minutes: float = 10.0) -> Iterator[World]
         cause = str(error).partition("\n")[0] or "timeout"
         raise LostPeerError(f"rank {rank}: {peers.missing()} ({cause})") from error
     try:
-        yield World(rank=rank, size=size, device=place, control=control)
+        yield World(rank=rank, size=size, place=place, control=control)
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error).lower():
             raise
@@ -158,11 +166,11 @@ class _Peers:
                 "free port of the machine of rank 0; set them, or start the processes with torchrun"
             ) from None
 
-    def connect(self, device: torch.device) -> dist.ProcessGroup | None:
+    def connect(self, place: str) -> dist.ProcessGroup | None:
         """Initialize the default group; return the control group, or None if they are the same."""
-        on_gpu = device.type == "cuda"
+        on_gpu = place != "cpu"
         if on_gpu:
-            torch.cuda.set_device(device)  # each thread has a current device of its own
+            torch.cuda.set_device(place)  # each thread has a current device of its own
         dist.init_process_group(
             "nccl" if on_gpu else "gloo",
             # NCCL's watchdog kills a process without naming the missing rank: time out later.
@@ -170,7 +178,7 @@ class _Peers:
             store=self._open_store(),
             rank=self.rank,
             world_size=self.size,
-            device_id=device if on_gpu else None,
+            device_id=torch.device(place) if on_gpu else None,
         )
         return dist.new_group(backend="gloo", timeout=self.timeout) if on_gpu else None
 
@@ -181,7 +189,7 @@ class _Peers:
         machine by itself. So rank 0 draws a name for the keys, and answers a greeting, which is new
         after each start, with the name.
         """
-        self.host = TCPStore(
+        self.host = dist.TCPStore(  # type: ignore[attr-defined]
             *self.address,
             is_master=self.hosts_store,
             timeout=self.timeout,
@@ -193,7 +201,7 @@ class _Peers:
             greeting = secrets.token_hex(8)
             self.host.set(f"greeting/{self.rank}", greeting)
             name = self.host.get(f"answer/{greeting}").decode()
-        self.store = PrefixStore(name, self.host)
+        self.store = dist.PrefixStore(name, self.host)  # type: ignore[attr-defined]
         self.store.set(f"joined/{self.rank}", "")
         if self.rank == 0:
             self._answer_greetings(name)
@@ -276,8 +284,8 @@ def _within(seconds: float, call: Callable[[], T]) -> T:
     return future.result(seconds)
 
 
-def pick_device(name: str, local_rank: int = 0) -> torch.device:
-    """Return the device of a name.
+def pick_device(name: str, local_rank: int = 0) -> str:
+    """Return the device of a name: cpu, or cuda:N.
 
     Args:
         name: "cpu", "cuda", "cuda:N", or "auto": the local rank's GPU if there is one, else the
@@ -287,18 +295,26 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
     Raises:
         NmtError: the name is unknown, or the GPU does not exist.
     """
-    if name == "auto":
-        name = f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"
-    elif name == "cuda":
-        name = f"cuda:{local_rank}"
-    device = None
-    with suppress(RuntimeError):
-        device = torch.device(name)
-    if device is None or device.type not in ("cpu", "cuda"):
+    # Where no driver is, torch is not asked: a translation on a CPU may do without torch.
+    if name == "cpu" or (name == "auto" and not (may_have_gpu() and torch.cuda.is_available())):
+        return "cpu"
+    kind, _, index = name.partition(":")
+    if name not in ("auto", "cuda") and not (kind == "cuda" and index.isdecimal()):
         raise NmtError(f"unknown device {name!r}; use cpu, cuda, cuda:N or auto")
-    if device.type == "cuda" and (
-        not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()
-    ):
-        count = torch.cuda.device_count()
-        raise NmtError(f"device {name!r} does not exist: {count} GPUs found; use auto, or cpu")
-    return device
+    number = int(index or local_rank)
+    if number >= (count := torch.cuda.device_count()):
+        raise NmtError(
+            f"device 'cuda:{number}' does not exist: {count} GPUs found; use auto, or cpu"
+        )
+    return f"cuda:{number}"
+
+
+GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+"""What Linux has where there is a GPU: NVIDIA's driver, that of Windows below, and AMD's."""
+
+
+def may_have_gpu() -> bool:
+    """Return False if this machine has no driver of a GPU that torch could use."""
+    if sys.platform == "linux":
+        return any(map(os.path.exists, GPU_DRIVERS))
+    return sys.platform != "darwin"

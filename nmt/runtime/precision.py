@@ -9,9 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, TypeVar
 
-import torch
-
 from nmt.errors import NmtError
+from nmt.lazy import torch
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
@@ -20,8 +19,13 @@ InferencePrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 
 P = TypeVar("P", Precision, InferencePrecision)
 
-LOW: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""Precisions of 16 bits, and their dtypes."""
+LOW = {"bf16": "bfloat16", "fp16": "float16"}
+"""Precisions of 16 bits, and torch's names of their dtypes."""
+
+
+def low_dtype(precision: str) -> torch.dtype | None:
+    """Return the dtype of a precision of 16 bits, None for another precision."""
+    return getattr(torch, LOW[precision]) if precision in LOW else None
 
 
 def pick_precision(precision: P, device: torch.device) -> P:
@@ -39,8 +43,8 @@ def pick_precision(precision: P, device: torch.device) -> P:
     return "bf16" if _is_fast_on_cpu("bf16") else "fp32"
 
 
-def check_precision(precision: InferencePrecision, device: torch.device) -> str | None:
-    """Return a warning if the precision is slower than fp32 on the device, else None.
+def check_precision(precision: InferencePrecision, kind: str) -> str | None:
+    """Return a warning if the precision is slower than fp32 on a kind of device, else None.
 
     Needs no model, so a command can warn before it loads one.
 
@@ -48,11 +52,11 @@ def check_precision(precision: InferencePrecision, device: torch.device) -> str 
         NmtError: the device cannot compute in the precision.
     """
     if precision == "int8":
-        if device.type != "cpu":
-            raise NmtError(f"precision int8 is for CPUs; use bf16 on {device.type}")
+        if kind != "cpu":
+            raise NmtError(f"precision int8 is for CPUs; use bf16 on {kind}")
         if torch.backends.quantized.engine == "none":
             raise NmtError("precision int8: this torch has no quantised kernels; use bf16 or fp32")
-    if device.type != "cpu" or precision not in LOW or _is_fast_on_cpu(precision):
+    if kind != "cpu" or precision not in LOW or _is_fast_on_cpu(precision):
         return None
     return f"{precision} is slower than fp32 on this processor; use precision auto or fp32"
 
@@ -67,7 +71,7 @@ def _is_fast_on_cpu(precision: str) -> bool:
     if precision == "bf16" and not _is_intel():
         probes.append("_is_avx512_bf16_supported")
     has_instructions = any(getattr(torch.cpu, probe, lambda: False)() for probe in probes)
-    return has_instructions and onednn_computes_in(LOW[precision])
+    return has_instructions and onednn_computes_in(low_dtype(precision))
 
 
 @cache
@@ -80,7 +84,7 @@ def _is_intel() -> bool:
     return "GenuineIntel" in text
 
 
-def onednn_computes_in(dtype: torch.dtype) -> bool:
+def onednn_computes_in(dtype: torch.dtype | None) -> bool:
     """Return whether this torch has oneDNN with kernels of a dtype for this processor."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
@@ -98,7 +102,7 @@ def autocast(precision: InferencePrecision, device: torch.device) -> Iterator[No
     On a CPU for which oneDNN has no kernels of the dtype, turn oneDNN off: torch would use oneDNN
     for LSTMs anyway, and fail.
     """
-    dtype = LOW.get(pick_precision(precision, device))
+    dtype = low_dtype(pick_precision(precision, device))
     if dtype is None:
         yield
         return

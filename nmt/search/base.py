@@ -10,17 +10,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from nmt.data.vocabulary import EOS, PAD, UNK
 from nmt.errors import NmtError
-from nmt.models.base import Model
+from nmt.lazy import torch
 from nmt.recipe.registry import Registry
 from nmt.search.constraints import Constraint
 from nmt.search.hypotheses import Continuations, Hypotheses, Hypothesis
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from nmt.models.base import Model
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, TypeVar
-
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from nmt.data.vocabulary import EOS, PAD
+from nmt.lazy import F, torch
 from nmt.search.base import SearchState, Strategy, strategies
 from nmt.search.hypotheses import Continuations, Hypotheses, Hypothesis, best_first
 from nmt.search.ranking import LengthPenalty, length_penalties
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Self = TypeVar("Self", bound="BeamState")
 

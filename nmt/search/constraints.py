@@ -9,14 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
-
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+from typing import TYPE_CHECKING, ClassVar
 
 from nmt.data.vocabulary import EOS, PAD, UNK
+from nmt.lazy import F, torch
 from nmt.recipe.registry import Registry
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NEVER = float("-inf")
 

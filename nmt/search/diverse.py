@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import chain
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from nmt.data.vocabulary import EOS, PAD
+from nmt.lazy import torch
 from nmt.search.base import SearchState, strategies
 from nmt.search.beam import Beam, BeamState
 from nmt.search.hypotheses import Continuations, Hypotheses, Hypothesis, best_first
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 EARLIER_GROUP_PENALTY = 1e4
 """Penalty for a sequence of an earlier group: larger than any other difference of scores."""

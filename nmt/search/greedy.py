@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from nmt.data.vocabulary import BOS, EOS, PAD
-from nmt.models.base import Model
+from nmt.lazy import torch
 from nmt.search.base import SearchState, Strategy, check_lengths, diverged, strategies
 from nmt.search.constraints import Constraint
 from nmt.search.hypotheses import Continuations, Hypotheses, Hypothesis
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from nmt.models.base import Model
 
 
 @strategies.register("greedy")

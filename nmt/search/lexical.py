@@ -8,17 +8,17 @@ sequence may continue with its missing tokens, however unlikely.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
-
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+from typing import TYPE_CHECKING, ClassVar
 
 from nmt.data.vocabulary import EOS, PAD, UNK
+from nmt.lazy import F, torch
 from nmt.search.base import SearchState, strategies
 from nmt.search.beam import Beam, BeamState
 from nmt.search.constraints import NEVER
 from nmt.search.hypotheses import Continuations, Hypotheses, Hypothesis
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @strategies.register("lexical_beam")

@@ -9,16 +9,17 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-from torch import Tensor
-
-from nmt.data.batches import as_rows, target_input
+from nmt.data.padding import as_rows, target_input
 from nmt.data.vocabulary import EOS, PAD
-from nmt.models.base import Model
 from nmt.recipe.registry import Registry
 from nmt.search.hypotheses import Hypothesis, best_first
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from nmt.models.base import Model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,15 +35,17 @@ class LengthPenalty(ABC):
     """Name of the length penalty whose values the other keys override."""
 
     @abstractmethod
-    def divisor(self, lengths: Tensor) -> Tensor:
-        """Return float32 divisors in the shape of `lengths`, which include the EOS (from 1)."""
+    def divisor(self, lengths: Any) -> Any:
+        """Return the divisor of a length, a number or a float32 tensor of numbers.
+
+        Lengths include the EOS, so they begin at 1.
+        """
 
     @property
     def nearest_power(self) -> float:
         """Alpha of the power penalty that ranks outputs of 20 and of 30 tokens as this one does."""
         # Other engines know length ^ alpha alone; usual lengths decide which alpha ranks alike.
-        fewer, more = self.divisor(torch.tensor([20, 30])).tolist()
-        return round(math.log(more / fewer) / math.log(1.5), 4)
+        return round(math.log(self.divisor(30.0) / self.divisor(20.0)) / math.log(1.5), 4)
 
 
 length_penalties: Registry[LengthPenalty] = Registry("length penalty", flag="--length-penalty")
@@ -55,9 +58,9 @@ LengthPenalty.registry = length_penalties
 class NoPenalty(LengthPenalty):
     """Ranks by log-probability alone."""
 
-    def divisor(self, lengths: Tensor) -> Tensor:
+    def divisor(self, lengths: Any) -> Any:
         """Return 1 for every length."""
-        return torch.ones_like(lengths, dtype=torch.float32)
+        return lengths**0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +86,7 @@ class GnmtPenalty(PenaltyWithAlpha):
 
     alpha: float = 0.6
 
-    def divisor(self, lengths: Tensor) -> Tensor:
+    def divisor(self, lengths: Any) -> Any:
         """Return the divisors: 1 for a lone EOS, 1.73 for 10 tokens with alpha 0.6."""
         # EOS counts. The formula in the docstring of tensor2tensor's beam search differs from its
         # code; this is the code.
@@ -100,9 +103,9 @@ class PowerPenalty(PenaltyWithAlpha):
 
     alpha: float = 1.0
 
-    def divisor(self, lengths: Tensor) -> Tensor:
+    def divisor(self, lengths: Any) -> Any:
         """Return the divisors: the length itself with alpha 1."""
-        return lengths.float() ** self.alpha
+        return (1.0 * lengths) ** self.alpha
 
 
 MIN_ATTENTION = 1e-9

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from typing import ClassVar
-
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+from typing import TYPE_CHECKING, ClassVar
 
 from nmt.data.vocabulary import EOS, PAD
+from nmt.lazy import F, torch
 from nmt.search.base import SearchState, Strategy, strategies
 from nmt.search.hypotheses import BLOCK, Continuations, Hypotheses, Hypothesis, best_first
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LEAST_TEMPERATURE = 1e-6
 """Lowest temperature; logits that are divided by a far lower one overflow float32."""

@@ -17,8 +17,8 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.batches import as_array
 from nmt.data.manifest import Ids, Lengths, Side
+from nmt.data.padding import as_array
 from nmt.data.sampler import Indices
 from nmt.data.vocabulary import EOS, UNK
 from nmt.recipe.registry import Registry

@@ -13,9 +13,10 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.batches import PaddedSplit, as_array
+from nmt.data.batches import PaddedSplit
 from nmt.data.dataset import Split
 from nmt.data.manifest import Ids, Lengths, Side
+from nmt.data.padding import as_array
 from nmt.data.sampler import Indices
 from nmt.data.vocabulary import EOS, PAD, UNK
 from nmt.errors import NmtError

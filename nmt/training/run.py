@@ -18,7 +18,7 @@ from nmt.inference import Execution, Translator
 from nmt.messages import warn
 from nmt.models import Model
 from nmt.runs import LOG, Run
-from nmt.runs.loading import broken_laws_of, build_new
+from nmt.runs.building import broken_laws_of, build_new
 from nmt.runs.locking import locked_for_training
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import autocast, check_precision, pick_precision
@@ -111,7 +111,7 @@ def train(
 
 def _check_precision(config: TrainConfig, world: World) -> None:
     """Warn of a precision that is slow on the device; raise an NmtError if it lacks it."""
-    warning = check_precision(config.precision, world.device)
+    warning = check_precision(config.precision, world.device.type)
     if warning and world.is_main:
         warn(f"train.precision: {warning}")
 
@@ -157,7 +157,7 @@ def _prepare_validation(
         trainer.model,
         subwords,
         experiment.search,
-        Execution(device=world.device, precision=precision),
+        Execution(device=world.place, precision=precision),
         languages=trainer.run.languages,
     )
     # One road to a score: validation decodes and scores as `translate` and `score` do.

@@ -21,7 +21,7 @@ from nmt.models.transformer.language_model import TransformerLM
 from nmt.models.transformer.model import Transformer
 from nmt.recipe.config import build, dump
 from nmt.runs import set_weights, weights_of
-from nmt.runs.loading import build_with
+from nmt.runs.building import build_with
 from nmt.training.losses.token import losses
 
 

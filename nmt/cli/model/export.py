@@ -48,7 +48,8 @@ def export(
     The directory holds the engine's files, the subwords and the recipe. It does not depend on the
     run, and "nmt translate --model exported" reads it, too. Its path is printed on stdout.
     """
-    from nmt.formats import Stored, export_formats, export_run
+    from nmt.formats import export_formats, export_run
+    from nmt.runs.exports import Stored
 
     kinds = get_args(Stored)
     if stored not in kinds:

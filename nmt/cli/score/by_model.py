@@ -60,6 +60,8 @@ def open_model(
     source_lang: str | None = None,
 ) -> Translator:
     """Load a run or checkpoint for scoring; with several directions, for one of them."""
+    import torch
+
     from nmt.inference import Execution, SearchConfig, Translator
     from nmt.runs import load_model
     from nmt.runtime.distributed import pick_device
@@ -67,7 +69,7 @@ def open_model(
 
     execution = Execution(device=pick_device(device))
     keep_freed_memory()
-    loaded = load_model(model, execution.device, trust_plugins)
+    loaded = load_model(model, torch.device(execution.device), trust_plugins)
     languages = loaded.run.languages
     warn_of_context(loaded.subwords)
     general = Translator(

@@ -23,8 +23,6 @@ from nmt.cli.translate.io import Form, Requests, translate_stream, writer
 from nmt.messages import say, warn
 
 if TYPE_CHECKING:
-    import torch
-
     from nmt.inference import Execution, engines
     from nmt.runtime.distributed import World
 
@@ -305,9 +303,9 @@ def translate(
 
         models = model or [default_run(recipe)]
         execution = Execution(
-            device=world.device,
+            device=world.place,
             precision=number_format(precision),
-            workers=_num_workers(workers or (1 if lines.is_typed else None), world.device),
+            workers=_num_workers(workers or (1 if lines.is_typed else None), world.place),
             shortlist=shortlist,
             compile=compile,
         )
@@ -340,9 +338,7 @@ def _engine(
         world: processes, of which the first one warns.
     """
     from nmt.inference.engines import pick_engine
-    from nmt.inference.fast.kernels import choose_attention
 
-    choose_attention(execution.device)
     for path in models:
         listed = "," in str(path) and not path.exists()
         _refuse(listed, f"{path} does not exist; give each model its own --model")
@@ -389,13 +385,8 @@ def _refuse(is_wrong: object, message: str) -> None:
         raise typer.BadParameter(message)
 
 
-def _num_workers(wanted: int | None, device: torch.device) -> int:
-    """Return the number of processes that share the batches; several have one thread each."""
-    import torch
-
+def _num_workers(wanted: int | None, device: str) -> int:
+    """Return the number of processes that share the batches."""
     from nmt.runtime.processes import available_cores
 
-    count = wanted or (available_cores() if device.type == "cpu" else 1)
-    if count > 1:
-        torch.set_num_threads(1)  # of this process, too, which translates single batches
-    return count
+    return wanted or (available_cores() if device == "cpu" else 1)

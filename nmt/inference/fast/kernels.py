@@ -20,6 +20,7 @@ from nmt.runtime.precision import (
     LOW,
     InferencePrecision,
     check_precision,
+    low_dtype,
     onednn_computes_in,
     pick_precision,
 )
@@ -51,7 +52,7 @@ def convert(
         NmtError: int8 on another device than a CPU, or on a CPU without int8 kernels.
     """
     precision = pick_precision(precision, device)
-    check_precision(precision, device)
+    check_precision(precision, device.type)
     for module in list(model.modules()):
         # Weights are final, so gain and direction become one matrix.
         if parametrize.is_parametrized(module, "weight"):
@@ -67,7 +68,7 @@ def convert(
             elif type(child) is nn.Linear:  # a subclass may do more than multiply
                 setattr(module, name, _converted(child, precision, device))
             elif isinstance(child, nn.RNNBase) and _is_kept_low(precision, device):
-                child.to(LOW[precision])
+                child.to(low_dtype(precision))
     model.requires_grad_(False)
     _call_directly(model)
 
@@ -77,14 +78,14 @@ def is_converted(model: nn.Module) -> bool:
     return "__call__" in vars(type(model))
 
 
-def choose_attention(device: torch.device) -> None:
+def choose_attention(kind: str) -> None:
     """Let torch take the attention that is fastest for the few queries of a decoding step.
 
     For commands that translate: it concerns the whole process. torch would take kernels that
     compute 64 or 128 queries at once; on an H200 they take up to twice the time of the
     memory-efficient one for beams of 4. Does nothing on a CPU.
     """
-    if device.type == "cuda":
+    if kind == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
         torch.backends.cuda.enable_flash_sdp(False)
 
@@ -133,7 +134,7 @@ class OutputSubsets:
         """Keep the weights of a layer that was not converted, in the precision of the products."""
         weight = linear.weight
         precision = pick_precision("auto" if precision == "int8" else precision, weight.device)
-        dtype = LOW.get(precision, torch.float32)
+        dtype = low_dtype(precision) or torch.float32
         self._is_packed = _is_packed(dtype, weight.device)
         self._weight = weight.to(dtype)
         self._bias = None if linear.bias is None else linear.bias.to(dtype)
@@ -151,7 +152,7 @@ def _converted(linear: nn.Linear, precision: InferencePrecision, device: torch.d
     """Return the fastest replacement of a linear layer, or the layer itself."""
     if precision == "int8":
         return Int8Linear(linear)
-    dtype = LOW.get(precision, torch.float32)
+    dtype = low_dtype(precision) or torch.float32
     if _is_packed(dtype, device):
         bias = None if linear.bias is None else linear.bias.detach().to(dtype)
         return PackedLinear(linear.weight.detach().to(dtype), bias)

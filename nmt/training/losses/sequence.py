@@ -18,7 +18,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from nmt.data.batches import Batch, as_rows, batch_of
+from nmt.data.batches import Batch, batch_of
+from nmt.data.padding import as_rows
 from nmt.evaluation.rewards import Reward, rewards
 from nmt.models import Model
 from nmt.runs import Run
