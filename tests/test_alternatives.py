@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nmt import Translator
 from nmt.errors import NmtError
+from nmt.formats import export_formats, export_run
 from nmt.inference import Request, SearchConfig
 from nmt.inference import Translator as ModelTranslator
 from nmt.inference.alternatives import alternatives
@@ -55,7 +56,7 @@ def test_each_alternative_is_the_translation_with_its_beginning(trained: Path) -
 
 
 def test_in_text_without_spaces_pieces_are_the_alternatives(trained: Path) -> None:
-    translator = Translator(trained, device="cpu")
+    translator = Translator(trained, device="cpu", engine="nmt")
     translator.languages = ("en", "ja")
     [found] = alternatives(translator, [Request(LINES[0], "zwei dr")], 20)
     assert all(one.text.startswith("zwei dr") for one in found)
@@ -120,6 +121,7 @@ def test_the_likeliest_tokens_are_tried_that_begin_a_word_after_a_prefix(
     assert [one.next for one in found] == words
 
 
-def test_another_engine_has_no_alternatives() -> None:
-    with pytest.raises(NmtError, match="use --engine nmt"):
-        alternatives(object(), [])  # type: ignore[arg-type]
+def test_an_export_alone_has_no_alternatives(trained: Path, tmp_path: Path) -> None:
+    export_run(trained, export_formats["ctranslate2"], "fp32", tmp_path / "export")
+    with pytest.raises(NmtError, match="an export cannot do this; give the run"):
+        alternatives(Translator(tmp_path / "export", device="cpu"), [])

@@ -201,7 +201,7 @@ def test_a_precision_that_is_slow_here_is_a_warning(
         pytest.warns(UserWarning, match="bf16 is slower than fp32 on this processor"),
         pytest.raises(NmtError, match="not a trained model"),
     ):
-        package.Translator(tmp_path, precision="bf16", device="cpu")
+        package.Translator(tmp_path, precision="bf16", device="cpu", engine="nmt")
 
 
 def test_importing_the_package_does_not_import_torch() -> None:

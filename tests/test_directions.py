@@ -199,7 +199,9 @@ def test_tags_of_the_target_side_and_two_vocabularies(
     assert "loss minimum_risk samples without tags; take preprocess.tags source" in refused.err
     done = nmt("train", "--config", here / "targets.yaml", *untied)
     assert done.status == 0, done.err
-    translator = load_translator(tmp_path / "run", target_lang="fr", max_length_offset=4)
+    translator = load_translator(
+        tmp_path / "run", target_lang="fr", max_length_offset=4, engine="nmt"
+    )
     [[one]] = translator.translations(["one two"], scored=True)
     fields = translator.fields(one)
     assert fields["tokens"][0] == ">>fr<<"
@@ -208,7 +210,7 @@ def test_tags_of_the_target_side_and_two_vocabularies(
     [scored] = translator.score(["one two"], [one.text])
     assert len(scored) == len(Subwords.from_dataset(made).encode_target([one.text])[0]) + 2
     assert len(translator.align(["one two"], ["un deux"])[0]) == 2
-    for kind in ("ctranslate2", "huggingface", "marian", "onnx"):
+    for kind in ("huggingface", "marian", "onnx"):
         place = tmp_path / kind
         refused = nmt("export", "--model", tmp_path / "run", "--format", kind, "--output", place)
         assert refused.status == 1

@@ -344,11 +344,9 @@ def test_what_is_asked_of_single_lines_is_refused(trained: Path, tmp_path: Path)
         exported, build(SearchConfig, {"strategy": "greedy"}, "search")
     )
     with pytest.raises(
-        NmtError, match="CTranslate2 has no requirements on single lines; use --engine"
+        NmtError, match="CTranslate2 has no such requirements on single lines; use --engine"
     ):
-        list(translator.translations([Request("one", prefix="eins")]))
-    with pytest.raises(NmtError, match="CTranslate2 has no alignments; use --engine nmt"):
-        list(translator.translations(["one"], aligned="words"))
+        list(translator.translations([Request("one", avoid=("eins",))]))
 
 
 @needs_ctranslate2
@@ -387,7 +385,7 @@ FACTS = {"bytes": 1, "sha256": 64 * "0"}
 
 def written(directory: Path, **changes: Any) -> Path:
     """A directory with the description of an export, whose checksum fits it."""
-    values = {"format": "nmt-export", "version": 2, "engine": "ctranslate2", "stored": "fp32"}
+    values = {"format": "nmt-export", "version": 3, "engine": "ctranslate2", "stored": "fp32"}
     values |= {"source_lang": "en", "target_lang": "de", "files": {}, **changes}
     (directory / "export.json").write_text(json.dumps(values))
     seal(directory / "export.json")
@@ -398,7 +396,7 @@ def written(directory: Path, **changes: Any) -> Path:
     ("changes", "message"),
     [
         ({"format": "other"}, "/export.json: damaged: not a document of format nmt-export; make"),
-        ({"version": 1}, "/export.json: format version 1, but this nmt reads version 2; make it"),
+        ({"version": 1}, "/export.json: format version 1, but this nmt reads version 3; make it"),
         ({"engine": "other"}, ": an export for other, not for ctranslate2; give the run as"),
         ({"stored": "fp64"}, "/export.json: damaged: values.stored: unknown value 'fp64'"),
         ({"files": {"/dev/zero": FACTS}}, "/export.json: damaged: values: '/dev/zero' is not the"),
@@ -470,10 +468,6 @@ def test_runs_and_exports_are_not_taken_for_each_other(
             "use --engine ctranslate2 (in Python engine='ctranslate2'), or give the run that was "
             "exported\n"
         )
-    assert refusal("--model", trained, *engine) == (
-        f"nmt: error: {trained}: not an exported model: it has no export.json; write one with "
-        "nmt export, and give its directory as the model\n"
-    )
     assert refusal("--model", exported, "--model", exported, *engine) == (
         f"nmt: error: engine ctranslate2: one model, not 2; {USE_NMT}\n"
     )
@@ -564,13 +558,9 @@ def test_auto_removes_only_exports_of_checkpoints_that_are_gone(
     [
         (("--strategy", "beam"), "search.strategy.stop optimistic: CTranslate2 stops as"),
         (("--strategy", "sample"), "search.strategy sample: CTranslate2 has beam and greedy"),
-        (
-            (*FIRST_BEAM, "--alignments", "--json"),
-            "CTranslate2 has no requirements on single lines, and no",
-        ),
         ((*FIRST_BEAM, "--shortlist"), "shortlist: an export holds none"),
     ],
-    ids=["stop", "sample", "alignments", "shortlist"],
+    ids=["stop", "sample", "shortlist"],
 )
 def test_auto_takes_nmt_where_a_setting_means_something_else(
     flags: tuple[str, ...], reason: str, run: Path, dataset: Path, corpus: Path, nmt: Any

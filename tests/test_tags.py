@@ -151,7 +151,7 @@ def test_sampled_subwords_keep_their_tags(tmp_path: Path) -> None:
 
 
 def test_tags_need_no_room_in_alignments_and_go_before_prefixes(run: Path) -> None:
-    translator = load_translator(run, target_lang="fr")
+    translator = load_translator(run, target_lang="fr", engine="nmt")
     source, target = translator.subwords.encode_source(["one two"]), [[5, 6, EOS]]
     [[*ids]] = source
     [weights] = translator.text_attention([[*ids, EOS]], target)
@@ -175,7 +175,7 @@ def test_tags_need_no_room_in_alignments_and_go_before_prefixes(run: Path) -> No
 
 def test_a_line_in_another_target_language_keeps_the_chosen_source(run: Path) -> None:
     trained = (("en", "de"), ("zh", "de"), ("en", "fr"), ("zh", "fr"))
-    loaded = load_translator(run, target_lang="de")
+    loaded = load_translator(run, target_lang="de", engine="nmt")
     assert isinstance(loaded, Translator)
     subwords = subwords_of(Directions(trained=trained))
     general = Translator(loaded.model, subwords, loaded.config, languages=("en+zh", "de+fr"))

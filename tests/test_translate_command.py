@@ -96,7 +96,7 @@ def test_stdin_is_translated_to_stdout_and_talk_goes_to_stderr(run: Path, tmp_pa
     program = "import typer; from nmt.cli.translate.command import translate; typer.run(translate)"
     environment = os.environ | {"NMT_MODEL": str(run), "PYTHONPATH": str(Path.cwd())}
     done = subprocess.run(
-        [sys.executable, "-c", program, "--device", "cpu"],
+        [sys.executable, "-c", program, "--device", "cpu", "--engine", "nmt"],
         input="".join(f"{line}\n" for line in LINES).encode(),
         capture_output=True,
         cwd=tmp_path,
@@ -227,6 +227,7 @@ def test_a_precision_that_is_slow_here_is_said_before_a_model_is_loaded(
     monkeypatch.setattr(precisions, "_is_fast_on_cpu", lambda precision: False)
     (tmp_path / "in.txt").write_text("a\n")
     options = ("--model", tmp_path / "none", "--precision", "bf16", "--device", "cpu")
+    options += ("--engine", "nmt")
     warning, error = nmt("translate", tmp_path / "in.txt", *options).err.splitlines()
     assert warning.startswith(
         "nmt: warning: --precision bf16 is slower than fp32 on this processor"
@@ -525,7 +526,7 @@ def test_beginnings_and_phrases_come_from_files_line_by_line(
     assert "cat" in third
     assert "dog and" in third
     assert "mat" in last
-    done = nmt(*flags, *files)
+    done = nmt(*flags, *files, "--engine", "nmt")
     assert (done.status, done.out) == (1, "")
     assert done.err == (
         "nmt: error: search.strategy: beam cannot place phrases that must appear; "
@@ -540,7 +541,7 @@ def test_a_file_of_beginnings_has_as_many_lines_as_the_text(
     (tmp_path / "in.txt").write_text("a cat\n")
     (tmp_path / "prefixes.txt").write_text(given)
     text, prefixes = tmp_path / "in.txt", tmp_path / "prefixes.txt"
-    done = nmt("translate", text, "--model", run, "--prefix", prefixes)
+    done = nmt("translate", text, "--model", run, "--prefix", prefixes, "--engine", "nmt")
     assert done.status == 1
     assert done.err == (
         f"nmt: error: {text} and {prefixes} differ in their number of lines; "
@@ -590,7 +591,8 @@ def test_a_model_that_has_diverged_costs_one_line(
     )
     loaded.run.save(2, weights, None, {}, {}, True)
     (tmp_path / "in.txt").write_text("a cat\n")
-    done = nmt("translate", tmp_path / "in.txt", "--model", broken / "update_0000002")
+    model = broken / "update_0000002"
+    done = nmt("translate", tmp_path / "in.txt", "--model", model, "--engine", "nmt")
     assert (done.status, done.out) == (1, "")
     assert done.err == (
         "nmt: error: step 1 of the search: the model's logits are not numbers; "

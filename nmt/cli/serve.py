@@ -109,13 +109,7 @@ Device = Annotated[
     str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:N or auto.", rich_help_panel=SPEED)
 ]
 Engine = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="nmt, ctranslate2 or auto.  [default: ctranslate2 for an export, else nmt]",
-        show_default=False,
-        rich_help_panel=SPEED,
-    ),
+    str, typer.Option(metavar="NAME", help="nmt, ctranslate2 or auto.", rich_help_panel=SPEED)
 ]
 Precision = Annotated[
     str,
@@ -168,7 +162,7 @@ def serve(
     *,
     settings: RecipeSettings,
     device: Device = "auto",
-    engine: Engine = None,
+    engine: Engine = "auto",
     precision: Precision = "fp32",
     shortlist: Shortlist = False,
     workers: Workers = None,
@@ -213,7 +207,7 @@ def _loader(
     groups: list[list[Path]],
     settings: RecipeSettings,
     device: str,
-    engine: str | None,
+    engine: str,
     precision: str,
     shortlist: bool,
 ) -> Callable[[], list[LineTranslator]]:
@@ -223,7 +217,8 @@ def _loader(
     from nmt.runtime.distributed import pick_device
 
     checked, place = number_format(precision), pick_device(device)
-    execution = Execution(device=place, precision=checked, shortlist=shortlist)
+    # A process has one thread; several share the cores.
+    execution = Execution(device=place, precision=checked, threads=1, shortlist=shortlist)
 
     def load_one(paths: list[Path]) -> LineTranslator:
         """Return the translator of a model or an ensemble."""
@@ -239,7 +234,7 @@ def _loader(
         translators = [one for group in groups for one in load_one(group).by_direction()]
         for translator in translators:
             alone = "; without context, a line is alone" if translator.subwords.context else ""
-            say(f"serves {' to '.join(translator.languages)}{alone}")
+            say(f"serves {' to '.join(translator.languages)}{alone}; engine {translator.engine}")
         return translators
 
     return load

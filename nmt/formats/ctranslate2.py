@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nmt.errors import NmtError, install
@@ -43,6 +45,7 @@ class CTranslate2Format(TransformerFormat):
     """The directory that ``ctranslate2.Translator`` reads."""
 
     spells_text: ClassVar[bool] = False
+    begins_with_tags: ClassVar[bool] = True
     refusal: ClassVar[str] = "CTranslate2 cannot run a model with {}"
     precisions: ClassVar[Collection[str]] = tuple(QUANTIZATIONS)
 
@@ -57,7 +60,7 @@ class CTranslate2Format(TransformerFormat):
         """Write model.bin, config.json and the vocabularies."""
         specs = _import_specs()
         config, model = self.checked(loaded, stored)
-        spec = _empty_spec(specs, config)
+        spec = _empty_spec(specs, config, model)
         _fill(spec, model, config)
         _name_tokens(spec, loaded)
         spec.validate()
@@ -88,7 +91,7 @@ def _import_specs() -> Any:
     return transformer_spec
 
 
-def _empty_spec(specs: Any, config: TransformerConfig) -> Any:
+def _empty_spec(specs: Any, config: TransformerConfig, model: Transformer) -> Any:
     """Return the spec of the layers, without weights."""
     activation = ACTIVATIONS[config.feed_forward.name]
     shape: dict[str, Any] = {
@@ -103,9 +106,14 @@ def _empty_spec(specs: Any, config: TransformerConfig) -> Any:
     if isinstance(config.positions, Rotary):
         shape["rotary_dim"] = config.attention.d_k
         shape["rotary_base"] = config.positions.base
+    # CTranslate2 averages the first heads of a layer.
+    aligned = {
+        "alignment_layer": model.alignment_layer - 1,
+        "alignment_heads": config.heads if model.alignment_head is None else 1,
+    }
     return specs.TransformerSpec(
         specs.TransformerEncoderSpec(config.encoder_layers, **shape),
-        specs.TransformerDecoderSpec(config.decoder_layers, **shape),
+        specs.TransformerDecoderSpec(config.decoder_layers, **shape, **aligned),
     )
 
 
@@ -116,10 +124,12 @@ def _fill(spec: Any, model: Transformer, config: TransformerConfig) -> None:
         _fill_end(layer_spec.self_attention, encoder_layer.attention_norm, encoder_layer.alpha)
         _fill_feed_forward(layer_spec.ffn, encoder_layer.feed_forward)
         _fill_end(layer_spec.ffn, encoder_layer.feed_forward_norm, encoder_layer.alpha)
-    for layer_spec, layer in zip(spec.decoder.layer, model.decoder, strict=True):
+    decoder = zip(spec.decoder.layer, model.decoder, strict=True)
+    for number, (layer_spec, layer) in enumerate(decoder, start=1):
         _fill_self(layer_spec.self_attention, layer.attention)
         _fill_end(layer_spec.self_attention, layer.attention_norm, layer.alpha)
-        _fill_cross(layer_spec.attention, layer.cross)
+        head = model.alignment_head if number == model.alignment_layer else None
+        _fill_cross(layer_spec.attention, layer.cross, head or 0)
         _fill_end(layer_spec.attention, layer.cross_norm, layer.alpha)
         assert layer.feed_forward is not None
         assert layer.feed_forward_norm is not None
@@ -156,10 +166,27 @@ def _fill_self(spec: Any, attention: TokenMixer) -> None:
         )
 
 
-def _fill_cross(spec: Any, cross: CrossAttention) -> None:
+def _fill_cross(spec: Any, cross: CrossAttention, head: int) -> None:
+    """Copy the attention to the source, with one head moved to the first place."""
     _fill_linear(spec.linear[0], cross.project_query)
     _fill_heads(spec.linear[1], cross.project_memory, cross, first=1)
     _fill_linear(spec.linear[2], cross.output)
+    if head == 0:
+        return
+    heads = cross.qkv_heads[0]
+    order = [head, *(other for other in range(heads) if other != head)]
+    for linear, parts in ((spec.linear[0], 1), (spec.linear[1], 2)):
+        linear.weight = _reordered(linear.weight, order, parts)
+        if linear.has_bias():
+            linear.bias = _reordered(linear.bias, order, parts)
+    spec.linear[2].weight = _reordered(spec.linear[2].weight.T, order, 1).T.copy()
+
+
+def _reordered(rows: NDArray[np.float32], order: list[int], parts: int) -> NDArray[np.float32]:
+    """Return the rows of each part with its heads in another order."""
+    by_head = rows.reshape(parts, len(order), -1, *rows.shape[1:])
+    reordered: NDArray[np.float32] = by_head[:, order].reshape(rows.shape).copy()
+    return reordered
 
 
 def _fill_heads(

@@ -12,6 +12,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from nmt.data.padding import as_rows, target_input
 from nmt.data.vocabulary import BOS
 from nmt.errors import NmtError
@@ -95,7 +98,7 @@ def linked(
     source_offsets: list[int],
     text: str,
     offsets: list[int],
-    weights: Tensor,
+    weights: NDArray[np.float32],
     unit: Unit = "words",
 ) -> Links:
     """Align each unit of the text with the unit of the source that has the most attention.
@@ -117,15 +120,15 @@ def linked(
         for line, begins in ((source, source_offsets), (text, offsets))
     )
     # Leave out the EOS: it attracts the attention of tokens that have no counterpart.
-    columns = torch.tensor(of_source[: weights.size(1) - 1], dtype=torch.int64)
-    rows = torch.tensor(of_text, dtype=torch.int64)
+    columns = np.array(of_source[: weights.shape[1] - 1], np.int64)
+    rows = np.array(of_text, np.int64)
     is_word = rows >= 0, columns >= 0
-    piece_weights = weights[: len(rows), : len(columns)].double().cpu()[is_word[0]][:, is_word[1]]
+    piece_weights = weights[: len(rows), : len(columns)][is_word[0]][:, is_word[1]]
     rows, columns = rows[is_word[0]], columns[is_word[1]]
-    if not piece_weights.numel():
+    if not piece_weights.size:
         return ()
-    sums = torch.zeros(len(starts), len(source_starts), dtype=torch.float64)
-    sums.index_put_((rows[:, None], columns[None]), piece_weights, accumulate=True)
+    sums = np.zeros((len(starts), len(source_starts)))
+    np.add.at(sums, (rows[:, None], columns[None]), piece_weights)
     # One source word for each target word: attention tells which word was read, not which were not.
     best = sums.argmax(1).tolist()
     return tuple((source_starts[best[row]], starts[row]) for row in sorted({*rows.tolist()}))
@@ -192,7 +195,7 @@ def next_log_probabilities(
 
 def attention_weights(
     model: Model, sources: Sequence[list[int]], targets: Sequence[list[int]], device: torch.device
-) -> list[Tensor]:
+) -> list[NDArray[np.float32]]:
     """Return the attention of each target token to each source token: [T, S] for each pair.
 
     The arguments are the same as for :func:`token_log_probabilities`.
@@ -200,9 +203,10 @@ def attention_weights(
     Raises:
         NmtError: the model has no attention.
     """
-    results = [torch.empty(0)] * len(sources)
+    results = [np.zeros(0, np.float32)] * len(sources)
     for batch, source, inputs, _ in _batches(sources, targets, device):
-        for at, weights in zip(batch, model.source_attention(source, inputs).cpu(), strict=True):
+        attention = model.source_attention(source, inputs).float().cpu().numpy()
+        for at, weights in zip(batch, attention, strict=True):
             results[at] = weights[: len(targets[at]), : len(sources[at])]
     return results
 

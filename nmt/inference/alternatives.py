@@ -13,7 +13,6 @@ import torch
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.inference.alignment import piece_starts
-from nmt.inference.execution import use_engine
 from nmt.inference.lines import LineTranslator
 from nmt.inference.request import Request, Sentence
 from nmt.inference.translator import Translator
@@ -46,7 +45,7 @@ def alternatives(
     completed by a search, all in one batch.
 
     Args:
-        translator: of a model of this package.
+        translator: of a run.
         requests: lines, each with a prefix that ends before a word; a blank line has no
             alternatives.
         count: number of next tokens to try; several tokens may begin the same word.
@@ -55,10 +54,10 @@ def alternatives(
         The alternatives of each request, best first; each word once.
 
     Raises:
-        NmtError: another engine, a model from right to left, or a language that it does not have.
+        NmtError: an export, a model from right to left, or a language that it does not have.
     """
-    if not isinstance(translator, Translator):
-        raise NmtError(f"this engine finds no alternatives; {use_engine('nmt')}")
+    translator = translator.own
+    assert isinstance(translator, Translator)
     # A model that writes from right to left cannot begin with a given beginning.
     refuse_beginnings(translator.subwords.target_order)
     by_request: dict[int, list[Alternative]] = {}

@@ -9,11 +9,16 @@ models hardly find them likely.
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import starmap
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError, install
@@ -30,29 +35,43 @@ from nmt.runs.exports import (
     vocabularies,
 )
 from nmt.runtime.processes import available_cores
-from nmt.search import Beam, Greedy, Hypothesis
+from nmt.search import Beam, Greedy, Hypothesis, Strategy
 from nmt.search.config import SearchConfig
 from nmt.search.hypotheses import best_first
 from nmt.search.ranking import NoPenalty, PenaltyWithAlpha
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 ALMOST_NONE = 1e-6
 """Exponent of the length that changes no score. With 0 CTranslate2 would stop earlier."""
 
 
-class CTranslate2Translator(LineTranslator):
-    """Translates lines with an exported model."""
+SOURCE_TOKENS = 1024
+"""Source tokens of a batch for `search.batch_tokens` "auto", on a CPU: more would leave the caches
+of a core (docs/results/speed.md)."""
 
-    def __init__(self, export: Export, config: SearchConfig, execution: Execution = ON_CPU) -> None:
-        """Load the model.
+
+class CTranslate2Translator(LineTranslator):
+    """Translates lines with an exported model.
+
+    What CTranslate2 cannot do alike is left to a translator of this package, if there is one.
+    """
+
+    engine = "ctranslate2"
+
+    def __init__(
+        self,
+        export: Export,
+        config: SearchConfig,
+        execution: Execution = ON_CPU,
+        load_own: Callable[[], LineTranslator] | None = None,
+    ) -> None:
+        """Check the export and the settings; the model is loaded at the first use.
 
         Args:
             export: an export of format "ctranslate2".
             config: settings of the search.
             execution: settings of how the model is run; its precision may differ from the precision
                 of the stored weights.
+            load_own: loads the same model into this package; None if there is only the export.
 
         Raises:
             NmtError: CTranslate2 is not installed, or does not support the precision, another
@@ -60,104 +79,201 @@ class CTranslate2Translator(LineTranslator):
         """
         check_execution(execution)
         super().__init__(export.subwords, config, export.languages)
-        self._options = search_options(config)
-        self._penalty = getattr(config.strategy, "length_penalty", NoPenalty())
+        search_options(config)
+        self._model = _Model(export, execution)
         self._export = export
-        self._translator = _load(export, execution)
+        self._load_own = load_own and cache(load_own)
         self._source_tokens, self._target_tokens = vocabularies(export.subwords)
         self._target_ids = {token: at for at, token in enumerate(self._target_tokens)}
+
+    @property
+    def survives_fork(self) -> bool:
+        """Whether processes that are forked can translate: each loads the model anew."""
+        return self._model.kind == "cpu"
+
+    @property
+    def own(self) -> LineTranslator:
+        """The translator of the same model, for the same direction, in this package.
+
+        Raises:
+            NmtError: there is only an export.
+        """
+        if self._load_own is None:
+            raise NmtError(f"an export cannot do this; give the run, or {use_engine('nmt')}")
+        return self._load_own().in_direction_of(self)
 
     def find(
         self, sentences: dict[int, Sentence], count: int = 1
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Translate sentences in batches of one length, which share one maximum length."""
-        if any(
-            sentence.prefix or sentence.phrases or sentence.avoided or sentence.strategy
-            for sentence in sentences.values()
-        ):
-            raise NmtError(f"CTranslate2 has no requirements on single lines; {use_engine('nmt')}")
-        sources = {at: sentence.source for at, sentence in sentences.items()}
-        rows = self.config.strategy.rows_per_sentence
+        """Search each sentence by CTranslate2 where it searches alike, else by this package."""
+        by_strategy: dict[Strategy | None, dict[int, Sentence]] = {}
+        for at, sentence in sentences.items():
+            by_strategy.setdefault(self._strategy_of(sentence), {})[at] = sentence
+        own = by_strategy.pop(None, {})
+        if own and self._load_own is None:
+            raise NmtError(
+                f"CTranslate2 has no such requirements on single lines; {use_engine('nmt')}"
+            )
+        for strategy, alike in by_strategy.items():
+            assert strategy is not None
+            yield from self._find(replace(self.config, strategy=strategy), alike, count)
+        if own:
+            yield from self.own.find(own, count)
+
+    def _strategy_of(self, sentence: Sentence) -> Strategy | None:
+        """Return the strategy of a sentence, None if CTranslate2 has no such search."""
+        # CTranslate2 would let the tokens that are not avoided share the probability.
+        if sentence.phrases or sentence.avoided:
+            return None
+        if sentence.strategy is not None:
+            try:
+                search_options(replace(self.config, strategy=sentence.strategy))
+            except NmtError:
+                return None
+        return sentence.strategy or self.config.strategy
+
+    def _find(
+        self, config: SearchConfig, sentences: dict[int, Sentence], count: int
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        rows, options = config.strategy.rows_per_sentence, search_options(config)
         cut = {}
         # CTranslate2 lists at most as many hypotheses as its beam holds.
         if count > rows:
-            cut, sources = sources, {}
-        for at, hypotheses in self._translate(sources, self._options):
+            cut, sentences = sentences, {}
+        for at, hypotheses in self._search_all(config, sentences, options):
             if rows == 1 or all(hypothesis.finished for hypothesis in hypotheses):
                 yield at, hypotheses
             else:
-                cut[at] = sources[at]
+                cut[at] = sentences[at]
         # Cut hypotheses have displaced finished ones: search again with more patience.
         patience = max(2, -(-count // rows))
-        options = {**self._options, "patience": patience, "num_hypotheses": patience * rows}
-        for at, hypotheses in self._translate(cut, options):
+        options = {**options, "patience": patience, "num_hypotheses": patience * rows}
+        for at, hypotheses in self._search_all(config, cut, options):
             yield at, best_first(hypotheses, count)[: max(rows, count)]
 
-    def _translate(
-        self, sources: dict[int, list[int]], options: dict[str, Any]
+    def _search_all(
+        self, config: SearchConfig, sentences: dict[int, Sentence], options: dict[str, Any]
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        by_length: dict[int, list[int]] = {}
-        limit = self.config.batch_limit(self._translator.device)
-        for at in sorted(sources, key=lambda at: -len(sources[at])):
-            # A call takes one maximum length, but ours depends on the source's length.
-            by_length.setdefault(len(sources[at]), []).append(at)
+        """Search in batches of sentences of similar length."""
+        limits = {
+            at: max(config.max_length(len(one.source)), len(one.prefix) + 1)
+            for at, one in sentences.items()
+        }
+        beyond = yield from self._search_batches(config, sentences, limits, options)
+        # A batch has one maximum length, its largest: sentences that went beyond their own maximum
+        # are searched again, with sentences of the same.
+        by_limit: dict[int, dict[int, Sentence]] = {}
+        for at in beyond:
+            by_limit.setdefault(limits[at], {})[at] = sentences[at]
+        for alike in by_limit.values():
+            yield from self._search_batches(config, alike, limits, options)
+
+    def _search_batches(
+        self,
+        config: SearchConfig,
+        sentences: dict[int, Sentence],
+        limits: dict[int, int],
+        options: dict[str, Any],
+    ) -> Generator[tuple[int, list[Hypothesis]], None, list[int]]:
+        """Search, and return the sentences with a hypothesis beyond the limit of the sentence."""
+        beyond: list[int] = []
+        waiting: list[tuple[int, Any]] = []
         with _one_line(self._export):
-            waiting = {
-                length: self._translator.translate_batch(
-                    [self._source(sources[at]) for at in sentences],
-                    max_batch_size=max(1, limit // self.config.strategy.rows_per_sentence),
-                    batch_type="tokens",
+            for batch in self._batches(config, sentences):
+                results = self._model.translator.translate_batch(
+                    [self._source(sentences[at].source) for at in batch],
+                    [self._target(sentences[at].prefix) for at in batch],
                     max_input_length=0,
-                    max_decoding_length=self.config.max_length(length),
+                    max_decoding_length=max(limits[at] for at in batch),
                     min_decoding_length=0,
                     return_scores=True,
                     return_end_token=True,
                     asynchronous=True,
                     **options,
                 )
-                for length, sentences in by_length.items()
-            }
-        for length, sentences in by_length.items():
-            for at, future in zip(sentences, waiting[length], strict=True):
-                with _one_line(self._export):
-                    result = future.result()
-                pairs = zip(result.hypotheses, result.scores, strict=True)
-                hypotheses = starmap(self._hypothesis, pairs)
-                yield at, sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
+                waiting += zip(batch, results, strict=True)
+        given = {at: one for at, one in sentences.items() if one.prefix}
+        known = self.log_probabilities(
+            [one.source for one in given.values()], [one.prefix for one in given.values()]
+        )
+        of_prefix = dict(zip(given, map(sum, known), strict=True))
+        penalty = getattr(config.strategy, "length_penalty", NoPenalty())
+        for at, future in waiting:
+            with _one_line(self._export):
+                result = future.result()
+            if max(map(len, result.hypotheses)) > limits[at]:
+                beyond.append(at)
+                continue
+            hypotheses = []
+            for tokens, score in zip(result.hypotheses, result.scores, strict=True):
+                ids = [self._target_ids[token] for token in tokens]
+                # CTranslate2 divides by its own penalty, and leaves out what it was given.
+                log_probability = score * len(ids) ** options["length_penalty"]
+                log_probability += of_prefix.get(at, 0.0)
+                finished = ids[-1] == EOS
+                score = log_probability / penalty.divisor(float(len(ids)))
+                tokens = ids[:-1] if finished else ids
+                hypotheses.append(Hypothesis(tokens, log_probability, score, finished))
+            yield at, sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
+        return beyond
+
+    def _batches(
+        self, config: SearchConfig, sentences: dict[int, Sentence]
+    ) -> Iterator[Sequence[int]]:
+        """Yield sentences of similar length, the longest first."""
+        limit, rows = config.batch_limit(self._model.kind), config.strategy.rows_per_sentence
+        limit = max(1, limit // rows)
+        if config.batch_tokens == "auto" and self._model.kind == "cpu":
+            limit = SOURCE_TOKENS
+        longest_first = sorted(sentences, key=lambda at: -len(sentences[at].source))
+        while longest_first:
+            size = max(1, limit // len(sentences[longest_first[0]].source))
+            yield longest_first[:size]
+            longest_first = longest_first[size:]
 
     def log_probabilities(
-        self, sources: Sequence[list[int]], targets: Sequence[list[int]]
+        self, sources: Sequence[list[int]], targets: Sequence[Sequence[int]]
     ) -> list[list[float]]:
         """Return CTranslate2's scores of the tokens of whole targets."""
         with _one_line(self._export):
-            scored = self._translator.score_batch(
+            scored = self._model.translator.score_batch(
                 [self._source(tokens) for tokens in sources],
-                [[self._target_tokens[id_] for id_ in ids if id_ != EOS] for ids in targets],
-                max_batch_size=self.config.batch_limit(self._translator.device),
+                [self._target(ids) for ids in targets],
+                max_batch_size=self.config.batch_limit(self._model.kind),
                 batch_type="tokens",
                 max_input_length=0,
             )
         return [result.log_probs[: len(ids)] for result, ids in zip(scored, targets, strict=True)]
 
-    def attention(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[Tensor]:
-        """Raise an NmtError: an export does not say which attention heads to use."""
-        raise NmtError(f"CTranslate2 has no alignments; {use_engine('nmt')}")
+    def attention(
+        self, sources: Sequence[list[int]], targets: Sequence[list[int]]
+    ) -> list[NDArray[np.float32]]:
+        """Return the attention of the layer and heads that the export names."""
+        with _one_line(self._export):
+            results = self._model.translator.translate_batch(
+                [self._source(tokens) for tokens in sources],
+                # All but the last token are given; the token of the last step is not read.
+                [self._target(ids[:-1]) for ids in targets],
+                max_batch_size=SOURCE_TOKENS,
+                batch_type="tokens",
+                max_input_length=0,
+                max_decoding_length=max([1, *map(len, targets)]),
+                beam_size=1,
+                return_attention=True,
+                return_end_token=True,
+            )
+        return [
+            # CTranslate2 leaves out the end of the source.
+            np.pad(np.array(result.attention[0], np.float32)[: len(ids)], ((0, 0), (0, 1)))
+            for result, ids in zip(results, targets, strict=True)
+        ]
 
-    def _source(self, ids: list[int]) -> list[str]:
+    def _source(self, ids: Sequence[int]) -> list[str]:
         """Return the tokens without the EOS, which CTranslate2 adds."""
         return [self._source_tokens[id_] for id_ in ids[:-1]]
 
-    def _hypothesis(self, tokens: list[str], score: float) -> Hypothesis:
-        ids = [self._target_ids[token] for token in tokens]
-        # CTranslate2 returns scores after its penalty; ours is applied to the log-probability.
-        log_probability = score * len(ids) ** self._options["length_penalty"]
-        is_finished = ids[-1] == EOS
-        return Hypothesis(
-            ids[:-1] if is_finished else ids,
-            log_probability,
-            log_probability / self._penalty.divisor(len(ids)),
-            is_finished,
-        )
+    def _target(self, ids: Sequence[int]) -> list[str]:
+        return [self._target_tokens[id_] for id_ in ids if id_ != EOS]
 
 
 def check_execution(execution: Execution) -> None:
@@ -217,36 +333,62 @@ def _without_equal(key: str, why: str) -> NmtError:
     return NmtError(f"search.{key}: CTranslate2 {why}; {use_engine('nmt')}")
 
 
-def _load(export: Export, execution: Execution) -> Any:
-    try:
+class _Model:
+    """CTranslate2's translator of an export, loaded anew in each process that a fork makes."""
+
+    def __init__(self, export: Export, execution: Execution) -> None:
+        """Check that CTranslate2 can load the export, and compute in the precision.
+
+        Raises:
+            NmtError: it cannot.
+        """
+        try:
+            import ctranslate2
+        except ImportError:
+            raise NmtError(
+                f"engine ctranslate2 needs CTranslate2; {install('ctranslate2')}"
+            ) from None
+        self.kind, precision = execution.kind, execution.precision
+        self._index = int(execution.device.partition(":")[2] or 0)
+        self._compute_type = QUANTIZATIONS.get(precision, "auto")
+        able = ctranslate2.get_supported_compute_types(self.kind, self._index)
+        if self._compute_type not in (*able, "auto"):
+            raise NmtError(
+                f"precision {precision}: CTranslate2 cannot compute in it on this {self.kind}; "
+                f"it has {', '.join(sorted(able))}"
+            )
+        export.check_files()
+        with _one_line(export):
+            check_vocabularies(export)
+        self._export, self._workers, self._threads = export, execution.workers, execution.threads
+        self._of_process: tuple[int, Any] = (0, None)
+
+    @property
+    def translator(self) -> Any:
+        """The translator of this process."""
+        process, translator = self._of_process
+        if process != os.getpid():  # CTranslate2's threads do not survive a fork
+            translator = self._load()
+            self._of_process = os.getpid(), translator
+        return translator
+
+    def _load(self) -> Any:
         import ctranslate2
-    except ImportError:
-        raise NmtError(f"engine ctranslate2 needs CTranslate2; {install('ctranslate2')}") from None
-    kind, precision, workers = execution.kind, execution.precision, execution.workers
-    index = int(execution.device.partition(":")[2] or 0)
-    compute_type = QUANTIZATIONS.get(precision, "auto")
-    able = ctranslate2.get_supported_compute_types(kind, index)
-    if compute_type not in (*able, "auto"):
-        raise NmtError(
-            f"precision {precision}: CTranslate2 cannot compute in it on this {kind}; "
-            f"it has {', '.join(sorted(able))}"
-        )
-    threads = torch.get_num_threads() if "torch" in sys.modules else 0
-    export.check_files()
-    with _one_line(export):
-        check_vocabularies(export)
-        translator = ctranslate2.Translator(
-            str(export.path),
-            device=kind,
-            device_index=index,
-            compute_type=compute_type,
-            inter_threads=workers,
-            intra_threads=1 if workers > 1 else available_cores(),
-            max_queued_batches=-1,
-        )
-    if "torch" in sys.modules:  # CTranslate2 changes OpenMP's threads, which torch shares
-        torch.set_num_threads(threads)
-    return translator
+
+        threads = torch.get_num_threads() if "torch" in sys.modules else 0
+        with _one_line(self._export):
+            translator = ctranslate2.Translator(
+                str(self._export.path),
+                device=self.kind,
+                device_index=self._index,
+                compute_type=self._compute_type,
+                inter_threads=self._workers,
+                intra_threads=self._threads or (1 if self._workers > 1 else available_cores()),
+                max_queued_batches=-1,
+            )
+        if threads:  # CTranslate2 changes OpenMP's threads, which torch shares
+            torch.set_num_threads(threads)
+        return translator
 
 
 @contextmanager

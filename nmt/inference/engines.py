@@ -8,19 +8,23 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nmt.errors import NmtError, UnknownKeyError
+from nmt.errors import NmtError, UnknownKeyError, explain
 from nmt.inference.ctranslate2 import CTranslate2Translator, check_execution, search_options
 from nmt.inference.execution import Execution, use_engine
 from nmt.inference.lines import LineTranslator
-from nmt.messages import say
+from nmt.io import files
+from nmt.messages import warn
 from nmt.recipe.config import build
 from nmt.recipe.plugins import not_imported
 from nmt.recipe.registry import unknown
 from nmt.runs import find_checkpoint
+from nmt.runs.checkpoint import WEIGHTS
 from nmt.runs.exports import Export
 from nmt.runs.recipe import import_plugins_of_run
 from nmt.runtime.distributed import pick_device
@@ -70,6 +74,8 @@ def load_runs(
 
     refuse_exports(paths)
     choose_attention(execution.kind)
+    if execution.threads is not None:
+        torch.set_num_threads(execution.threads)  # of this process, for its single batches
     members = load_members(paths, torch.device(execution.device), trust_plugins)
     model, shortlister = ensemble_of(members, search, execution)
     first = members[0]
@@ -92,39 +98,52 @@ def refuse_exports(paths: Sequence[Path]) -> None:
 def load_export(
     paths: Sequence[Path], search: SearchConfig, execution: Execution, trust_plugins: bool = False
 ) -> LineTranslator:
-    """Load the translator of one export, which needs no plugins, into CTranslate2."""
-    return CTranslate2Translator(Export.open(paths[0], "ctranslate2"), search, execution)
+    """Load the translator of one run or export into CTranslate2.
+
+    Raises:
+        NmtError: CTranslate2 cannot run the model, or has no equal search.
+    """
+    export = Export.open(exported(paths[0], trust_plugins), "ctranslate2")
+    return CTranslate2Translator(export, search, execution)
 
 
 def load_fastest(
     paths: Sequence[Path], search: SearchConfig, execution: Execution, trust_plugins: bool = False
 ) -> LineTranslator:
-    """Load CTranslate2 for one run on a CPU, if every setting means the same there, else the runs.
+    """Load CTranslate2 for one run on a CPU, if its search means the same there, else the runs.
 
-    The run is exported once. The export stays in the run, and belongs to one checkpoint. Prints a
-    line that names the engine, with the reason.
+    Lines that CTranslate2 cannot translate alike are left to this package. The run is exported
+    once. The export stays in the run, or where the run cannot be written in the user's cache, and
+    belongs to one checkpoint.
     """
     try:
-        export = _exported(paths, search, execution, trust_plugins)
-        translator = load_export([export], search, execution)
+        check_alike(paths, search, execution)
+        export = exported(paths[0], trust_plugins)
+        own = None
+        if export != paths[0]:
+            own = partial(load_runs, paths, search, execution, trust_plugins)
+        translator: LineTranslator = CTranslate2Translator(
+            Export.open(export, "ctranslate2"), search, execution, own
+        )
+        translator.engine = f"ctranslate2: {export}"
     except NmtError as error:
+        if all(map(Export.exists, paths)):
+            raise
+        if warning := check_precision(execution.precision, execution.kind):
+            warn(f"precision {warning}")
+        translator = load_runs(paths, search, execution, trust_plugins)
         why = re.sub(rf"(?:;|, or) {re.escape(use_engine('nmt'))}$", "", str(error))
-        _tell(f"engine nmt: {why}")
-        return load_runs(paths, search, execution, trust_plugins)
-    _tell(f"engine ctranslate2: {export}")
+        translator.engine = f"nmt: {why}"
     return translator
 
 
-def _exported(
-    paths: Sequence[Path], search: SearchConfig, execution: Execution, trust_plugins: bool
-) -> Path:
-    """Return the export of the only model, which is made if there is none yet.
+def check_alike(paths: Sequence[Path], search: SearchConfig, execution: Execution) -> None:
+    """Check that CTranslate2 searches with models as this package does.
 
     Raises:
-        NmtError: the model or the search is not for CTranslate2.
+        NmtError: it does not; the message says why.
     """
-    [path, *others] = paths
-    if others:
+    if len(paths) > 1:
         raise NmtError("an ensemble")
     if execution.kind != "cpu":
         raise NmtError("on a GPU")
@@ -132,35 +151,45 @@ def _exported(
         raise NmtError("CTranslate2 is not installed")
     check_execution(execution)
     search_options(search)
+
+
+def exported(path: Path, trust_plugins: bool = False) -> Path:
+    """Return the export of a run or checkpoint for CTranslate2, which is made if there is none.
+
+    Raises:
+        NmtError: there is no model, or CTranslate2 cannot run it.
+    """
     if Export.exists(path):
         return path
     run, checkpoint = find_checkpoint(path)
-    if (directions := run.subwords.directions) and directions.tags == "target":
-        raise NmtError("translations begin with tags")
-    exports = run.path / EXPORTS
-    digest = checkpoint.files["model.safetensors"].sha256
-    export = exports / f"{checkpoint.path.name}-{digest[:12]}"
-    if Export.exists(export):
-        return export
+    name = f"{checkpoint.path.name}-{checkpoint.files[WEIGHTS].sha256[:12]}"
+    in_run = run.path / EXPORTS
+    places = (in_run, files.user_cache() / EXPORTS)
+    for place in places:
+        with suppress(NmtError):
+            return Export.open(place / name, "ctranslate2").path
     if "WORLD_SIZE" in os.environ:
         raise NmtError("under torchrun, and there is no export yet")
     from nmt.formats import export_formats, export_run
 
-    ctranslate2 = export_formats["ctranslate2"]
-    try:
-        exports.mkdir(exist_ok=True)
-        _remove_outdated(export, run.path)
-        # Fix the checkpoint: training may choose another best checkpoint meanwhile.
-        export_run(checkpoint.path, ctranslate2, "fp32", export, trust_plugins)
-    except OSError as error:
-        raise NmtError(f"{exports}: cannot be written: {error.strerror}") from None
-    return export
-
-
-def _tell(line: str) -> None:
-    """Print a line; under torchrun, only the main process prints it."""
-    if os.environ.get("RANK", "0") == "0":
-        say(line)
+    for place in places:
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            with files.locked(place, f"exports {run.path}"):
+                if place == in_run:
+                    _remove_outdated(place / name, run.path)
+                # The checkpoint, not the run, whose best checkpoint training may move meanwhile.
+                export_run(
+                    checkpoint.path,
+                    export_formats["ctranslate2"],
+                    "fp32",
+                    place / name,
+                    trust_plugins,
+                )
+            return place / name
+        except OSError as error:
+            problem = NmtError(f"{place}: cannot be written: {explain(error)}")
+    raise problem
 
 
 def _remove_outdated(export: Path, run: Path) -> None:
@@ -178,42 +207,40 @@ def _remove_outdated(export: Path, run: Path) -> None:
 
 
 ENGINES: dict[str, Engine] = {
-    "nmt": load_runs,
-    "ctranslate2": load_export,
     "auto": load_fastest,
+    "ctranslate2": load_export,
+    "nmt": load_runs,
 }
 """Engines by name."""
 
 
 def pick_engine(
-    name: str | None, paths: Sequence[Path], execution: Execution
+    name: str, paths: Sequence[Path], execution: Execution
 ) -> tuple[Engine, str | None]:
-    """Return the engine with a name or for some models, and a warning of a slow precision.
+    """Return the engine with a name, and a warning of a slow precision.
 
     Args:
-        name: one of `ENGINES`; None for CTranslate2 with an export, and nmt with runs.
+        name: one of `ENGINES`.
         paths: an export, or runs or checkpoints; at least one.
         execution: settings of how the models are run.
 
     Raises:
         NmtError: there is no such engine, or it does not support the models or the precision.
     """
-    name = name or ("ctranslate2" if all(map(Export.exists, paths)) else "nmt")
     if name not in ENGINES:
         raise NmtError(unknown("engine", name, ENGINES))
-    if name == "ctranslate2":  # which itself refuses a precision
-        if len(paths) > 1:
-            raise NmtError(f"engine ctranslate2: one model, not {len(paths)}; {use_engine('nmt')}")
+    if name == "ctranslate2" and len(paths) > 1:
+        raise NmtError(f"engine ctranslate2: one model, not {len(paths)}; {use_engine('nmt')}")
+    if name != "nmt":  # CTranslate2 itself refuses a precision
         return ENGINES[name], None
-    if name == "nmt":
-        refuse_exports(paths)
+    refuse_exports(paths)
     return ENGINES[name], check_precision(execution.precision, execution.kind)
 
 
 def load_translator(
     model: str | Path,
     *others: str | Path,
-    engine: str | None = None,
+    engine: str = "auto",
     device: str = "auto",
     trust_plugins: bool = False,
     source_lang: str | None = None,
@@ -228,9 +255,8 @@ def load_translator(
     Args:
         model: a run (its best checkpoint), one of its checkpoints, or an export.
         others: runs or checkpoints of the same subwords, for an ensemble.
-        engine: "nmt", "ctranslate2" or "auto"; None for CTranslate2 with an export, and nmt with
-            runs. "auto" takes CTranslate2 where every setting means the same, and exports the run
-            for it; it needs "nmt" for beginnings, phrases and alignments.
+        engine: "nmt", "ctranslate2" or "auto": CTranslate2 on a CPU where every setting means the
+            same, for which the run is exported once, and nmt for the rest.
         device: "cpu", "cuda", "cuda:N" or "auto".
         trust_plugins: whether to import the Python modules that the runs name as plugins.
         source_lang: source language of a multilingual model; None for any.

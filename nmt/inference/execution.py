@@ -29,6 +29,9 @@ class Execution:
     """Processes of one thread each (with CTranslate2, threads) that share the batches, on a CPU;
     with 1, all threads compute one batch at a time."""
 
+    threads: int | None = None
+    """Threads of each process; None for one with several workers, else one for each core."""
+
     shortlist: bool = False
     """Whether to search only among the tokens of the first run's shortlist."""
 
@@ -41,6 +44,8 @@ class Execution:
             raise NmtError(unknown("precision", str(self.precision), known))
         if self.workers < 1:
             raise NmtError(f"workers {self.workers}: must be at least 1")
+        if self.threads is not None and self.threads < 1:
+            raise NmtError(f"threads {self.threads}: must be at least 1")
         if self.workers > 1 and self.kind != "cpu":
             raise NmtError(f"workers {self.workers}: several processes on one GPU; use torchrun")
 

@@ -11,7 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from nmt.data.context import DocumentContext
 from nmt.data.directions import Direction, Directions
@@ -44,9 +47,6 @@ from nmt.subwords.segmenters import TAG
 from nmt.subwords.subwords import Subwords
 from nmt.subwords.tags import directions_of, tagged
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 AnyTranslator = TypeVar("AnyTranslator", bound="LineTranslator")
 
 LONGER = 8
@@ -59,14 +59,17 @@ samples takes memory that grows with the square of their number."""
 
 
 class LineTranslator(ABC):
-    """Translates, scores and aligns lines; each engine implements the three abstract methods.
+    """Translates, scores and aligns lines; each engine implements the abstract methods.
 
     Attributes:
         subwords: subwords, which put the tags of the direction before every sentence.
         config: settings of the search for the target language.
         languages: source and target language.
         counts: what was translated so far, also by the translators of other languages of the model.
+        engine: the engine that searches; chosen by "auto", with the reason or the export.
     """
+
+    engine = "nmt"
 
     def __init__(
         self, subwords: Subwords, config: SearchConfig, languages: Direction = ("", "")
@@ -373,6 +376,16 @@ class LineTranslator(ABC):
         return len(tokens) < self.config.max_source_length  # and EOS
 
     @property
+    @abstractmethod
+    def survives_fork(self) -> bool:
+        """Whether processes that are forked from this one can translate."""
+
+    @property
+    def own(self) -> LineTranslator:
+        """The translator of the same model in this package, whose engine can do everything."""
+        return self
+
+    @property
     def usual_unit(self) -> Unit:
         """Default unit of alignments: pieces if a language has no spaces between words."""
         return "words" if all(map(has_spaces, self.languages)) else "pieces"
@@ -429,12 +442,14 @@ class LineTranslator(ABC):
         """Return the log-probability of each token of given targets; sources end with EOS."""
 
     @abstractmethod
-    def attention(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[Tensor]:
+    def attention(
+        self, sources: Sequence[list[int]], targets: Sequence[list[int]]
+    ) -> list[NDArray[np.float32]]:
         """Return the attention of each target token to each source token: [T, S] for each pair."""
 
     def text_attention(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]]
-    ) -> list[Tensor]:
+    ) -> list[NDArray[np.float32]]:
         """Return the attention as :meth:`attention` does, without the rows and columns of tags."""
         source, target = map(len, self.subwords.tags)
         return [weights[target:, source:] for weights in self.attention(sources, targets)]
@@ -552,6 +567,12 @@ class LineTranslator(ABC):
         chosen._chosen_source = source
         chosen._by_target = {}
         return chosen
+
+    def in_direction_of(self, other: LineTranslator) -> LineTranslator:
+        """Return this translator for the direction of another translator of the same model."""
+        if other.languages == self.languages and other.subwords.tags == self.subwords.tags:
+            return self
+        return self.for_direction(other.languages[1], other._chosen_source)
 
     def for_target(self: AnyTranslator, target: str | None) -> AnyTranslator:
         """Return the translator of a line that chooses its target language, made only once.

@@ -22,9 +22,6 @@ from nmt.io import documents, files
 from nmt.runs import Run
 from nmt.runs.exports import Export
 
-CACHE = "NMT_CACHE"
-"""Environment variable with the directory of the cache."""
-
 VERSION = 2
 """Version of what an import makes of a model; runs of other versions in the cache are not used."""
 
@@ -87,7 +84,8 @@ def find_model(
 def _imported(source: Path, name: str, languages: tuple[str | None, str | None]) -> Path:
     """Return the run of another toolkit's model, which the cache holds or gets."""
     format_ = find_format(source)
-    run = cache() / "imports" / f"{_stem(name)}-{_digest(source, format_.name, languages)}"
+    digest = _digest(source, format_.name, languages)
+    run = files.user_cache() / "imports" / f"{_stem(name)}-{digest}"
     try:
         run.parent.mkdir(parents=True, exist_ok=True)
         with files.locked(run.with_name(f"{run.name}.lock"), f"imports {name}"):
@@ -95,16 +93,10 @@ def _imported(source: Path, name: str, languages: tuple[str | None, str | None])
                 import_model(source, run, format_, *languages, name=name)
     except OSError as error:
         raise NmtError(
-            f"{run.parent}: cannot be written: {explain(error)}; set {CACHE} to another directory"
+            f"{run.parent}: cannot be written: {explain(error)}; set {files.CACHE} to another "
+            "directory"
         ) from None
     return run
-
-
-def cache() -> Path:
-    """Return the directory of the cache."""
-    if directory := os.environ.get(CACHE):
-        return Path(directory)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nmt"
 
 
 def _stem(name: str) -> str:

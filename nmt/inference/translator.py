@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt.data.directions import Direction
@@ -80,6 +82,11 @@ class Translator(LineTranslator):
         can_be_trained = any(parameter.requires_grad for parameter in model.parameters())
         self._without_gradients = torch.no_grad if can_be_trained else torch.inference_mode
         self._is_low = pick_precision(execution.precision, self.device) in LOW
+
+    @property
+    def survives_fork(self) -> bool:
+        """Whether processes that are forked can translate: they share the weights on a CPU."""
+        return self.device.type == "cpu"
 
     def find(
         self, sentences: dict[int, Sentence], count: int = 1
@@ -179,7 +186,9 @@ class Translator(LineTranslator):
         with self._inference():
             return token_log_probabilities(self.model, sources, targets, self.device)
 
-    def attention(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[Tensor]:
+    def attention(
+        self, sources: Sequence[list[int]], targets: Sequence[list[int]]
+    ) -> list[NDArray[np.float32]]:
         """Compute the attention in one pass of the model over whole targets."""
         with self._inference():
             return attention_weights(self.model, sources, targets, self.device)

@@ -280,3 +280,14 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+CACHE = "NMT_CACHE"
+"""Environment variable with the directory of the cache."""
+
+
+def user_cache() -> Path:
+    """Return the directory for what can be made again: `NMT_CACHE`, else ``~/.cache/nmt``."""
+    if directory := os.environ.get(CACHE):
+        return Path(directory)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nmt"

@@ -20,7 +20,7 @@ from nmt.subwords.subwords import Subwords
 EXPORT = "export.json"
 """File that an export of a run for another engine has instead of ``run.json``."""
 
-VERSION = 2
+VERSION = 3
 """Version of the directory; other versions are refused."""
 
 REMEDY = "make it again with nmt export"

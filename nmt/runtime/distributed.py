@@ -69,18 +69,18 @@ class World:
 
     def sum(self, values: list[float]) -> list[float]:
         """Return the element-wise sums over all processes, in float64."""
-        return self._reduce(values, dist.ReduceOp.SUM)
+        return self._reduce(values, "SUM")
 
     def max(self, values: list[float]) -> list[float]:
         """Return the element-wise maxima over all processes, in float64."""
-        return self._reduce(values, dist.ReduceOp.MAX)
+        return self._reduce(values, "MAX")
 
-    def _reduce(self, values: list[float], operation: dist.ReduceOp.RedOpType) -> list[float]:
+    def _reduce(self, values: list[float], operation: str) -> list[float]:
         if self.size == 1:
             return values
         total = torch.tensor(values, dtype=torch.float64)
         # On CPUs, also for GPUs: NCCL would wait for all kernels that are queued.
-        dist.all_reduce(total, operation, group=self.control)
+        dist.all_reduce(total, getattr(dist.ReduceOp, operation), group=self.control)
         return [float(value) for value in total.tolist()]
 
     def gather(self, value: T) -> list[T]:

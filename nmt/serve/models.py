@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from nmt.errors import NmtError
-from nmt.inference import LineTranslator, SearchConfig, Translator
+from nmt.inference import LineTranslator, SearchConfig
 from nmt.runtime.processes import available_cores
 from nmt.serve.workers import BatchTranslator, Fields, LineBatch, Pair, Processes
 
@@ -19,8 +19,8 @@ Load = Callable[[], Sequence[LineTranslator]]
 class Models:
     """Translators by their languages, in processes forked from this one.
 
-    The processes share the memory of the weights. A GPU and CTranslate2, which do not survive a
-    fork, get a thread instead.
+    The processes share the memory of weights in torch. A GPU, which does not survive a fork, gets a
+    thread instead.
     """
 
     def __init__(self, load: Load, processes: int | None = None) -> None:
@@ -86,9 +86,7 @@ class Models:
                     "of an ensemble in one --model, with commas between them"
                 )
             by_pair[translator.languages] = translator
-        can_fork = all(
-            isinstance(one, Translator) and one.device.type == "cpu" for one in by_pair.values()
-        )
+        can_fork = all(one.survives_fork for one in by_pair.values())
         return _Running(by_pair, self._wanted if can_fork else 1, can_fork)
 
 

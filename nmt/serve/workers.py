@@ -11,13 +11,12 @@ import atexit
 import pickle
 import signal
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any, Generic, TypeVar
-
-import torch
 
 from nmt.errors import NmtError
 from nmt.inference import LineTranslator, Request
@@ -244,7 +243,8 @@ def _framed(thing: Any) -> bytes:
 
 def _work(function: Callable[[Any], Any], end: socket.socket) -> None:
     """Apply the function to arriving items, in a new process, until the other end is closed."""
-    torch.set_num_threads(1)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
     # A terminal or systemd may send these to all processes; the main process handles them.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -80,13 +80,11 @@ Models = Annotated[
 ]
 
 Engine = Annotated[
-    str | None,
+    str,
     typer.Option(
         metavar="NAME",
         help="Engine that searches: nmt; ctranslate2 (whose beam search stops as first_beam does); "
-        "or auto: ctranslate2 where all settings mean the same there, else nmt.  [default: "
-        "ctranslate2 for an export, else nmt]",
-        show_default=False,
+        "or auto: ctranslate2 on a CPU where all settings mean the same there, else nmt.",
         rich_help_panel=SPEED,
     ),
 ]
@@ -275,7 +273,7 @@ def translate(
     target_lang: TargetLang = None,
     *,
     settings: RecipeSettings,
-    engine: Engine = None,
+    engine: Engine = "auto",
     device: Device = "auto",
     precision: PrecisionName = "fp32",
     shortlist: Shortlist = False,
@@ -302,14 +300,16 @@ def translate(
         from nmt.inference.engines import recipe_of
 
         models = model or [default_run(recipe)]
+        count = _num_workers(workers or (1 if lines.is_typed else None), world.place)
         execution = Execution(
             device=world.place,
             precision=number_format(precision),
-            workers=_num_workers(workers or (1 if lines.is_typed else None), world.place),
+            workers=count,
+            threads=1 if count > 1 else None,
             shortlist=shortlist,
             compile=compile,
         )
-        load = _engine(engine, models, requirements or alignments or markup, execution, world)
+        load = _engine(engine, models, execution, world)
         trained_with = recipe_of(models[0], settings.trust_plugins)
         search = search_settings(settings, trained_with, n_best or 1)
         translator = load(models, search, execution, settings.trust_plugins)
@@ -317,14 +317,15 @@ def translate(
             translator = translator.for_direction(target_lang, source_lang)
         unit = alignment_unit or translator.usual_unit if alignments else None
         form = Form(count=n_best, is_json=as_json, aligned=unit, dialect=markup)
+        if engine == "auto" and world.is_main:
+            say(f"engine {translator.engine}")
         lines.configure(translator.config, translator.subwords.context is not None)
         translate_stream(translator, lines, target, world, form)
 
 
 def _engine(
-    name: str | None,
+    name: str,
     models: list[Path],
-    needs_nmt: object,
     execution: Execution,
     world: World,
 ) -> engines.Engine:
@@ -333,7 +334,6 @@ def _engine(
     Args:
         name: value of --engine.
         models: runs, or an export.
-        needs_nmt: whether a flag is given that only the engine nmt supports.
         execution: settings of how the models are run.
         world: processes, of which the first one warns.
     """
@@ -342,9 +342,6 @@ def _engine(
     for path in models:
         listed = "," in str(path) and not path.exists()
         _refuse(listed, f"{path} does not exist; give each model its own --model")
-    if name == "auto" and needs_nmt:
-        name = "nmt"
-        say("engine nmt: CTranslate2 has no requirements on single lines, and no alignments")
     load, warning = pick_engine(name, models, execution)
     if warning and world.is_main:
         warn(f"--precision {warning}")
