@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from html import unescape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -295,6 +296,43 @@ def test_the_page_is_whole_and_needs_no_network(translator: Translator) -> None:
     assert {*re.findall(r"\$\(\"([\w-]+)\"\)", script)} <= {*read.ids}
     assert "innerHTML" not in script
     assert json.loads(read.scripts[0]) == json.loads(json.dumps(values))
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or ""
+MATRICES = """<script>
+$("view").value = "matrix";
+$("view").dispatchEvent(new Event("change"));
+</script></body>"""
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed")
+@pytest.mark.full
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_page_in_a_browser_has_an_outline_and_words_at_its_matrices(
+    count: int, translator: Translator, tmp_path: Path
+) -> None:
+    [explanations] = explain([translator], LINES)
+    text = page(document(count * [explanations], count * FACTS, packed), "A page")
+    written = tmp_path / "page.html"
+    written.write_text(text.replace("</body>", MATRICES), encoding="utf-8")
+    flags = ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile")
+    shown = subprocess.run(
+        [CHROMIUM, *flags, "--dump-dom", written.as_uri()],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    ).stdout
+    Checker(shown).assert_outline()
+    matrices = re.findall(r"<svg[^>]*Matrix of head.*?</svg>", shown, re.S)
+    first = explanations[0]
+    rows, columns = (
+        [piece.replace("▁", "_") for piece in side.pieces] for side in (first.target, first.source)
+    )
+    assert len(matrices) == 2 * count  # heads
+    for matrix in matrices:
+        words = map(unescape, re.findall(r"<text[^>]*>([^<]*)", matrix))
+        assert [*words] == [*columns, *rows]
 
 
 def test_json_and_page_say_the_same(translator: Translator) -> None:

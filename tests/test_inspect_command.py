@@ -74,6 +74,7 @@ def test_what_cleaning_dropped_is_shown_as_a_page(tmp_path, monkeypatch, nmt):
     page = Checker(text)
     assert (page.open, page.referred, page.scripts[1:]) == ([], [], ["\n\n"])
     assert set(page.labelled) <= set(page.ids)
+    page.assert_outline()
     assert 'dir="auto">&lt;/script&gt;&lt;script&gt;alert(1)' in text
     document = json.loads(page.scripts[0])
     assert document["dropped"] == {"identical": 1, "duplicates": 11}

@@ -56,6 +56,7 @@ def test_a_browser_may_load_nothing_from_elsewhere() -> None:
     assert checker.scripts == [""]
     assert len({*checker.ids}) == len(checker.ids)
     assert {*checker.labelled} <= {*checker.ids}
+    checker.assert_outline()
     for name in checker.referred:
         assert name.removeprefix("page/") in PAGE or name == "openapi.json"
     assert " style=" not in HTML

@@ -51,6 +51,7 @@ def page_data(text: str) -> dict[str, Any]:
     assert (read.open, read.referred) == ([], [])
     assert len(read.ids) == len({*read.ids})
     assert {*read.labelled} <= {*read.ids}
+    read.assert_outline()
     assert not re.search(r"https?://(?!www\.w3\.org/)|@import|url\((?!#)", text)
     data: dict[str, Any] = json.loads(read.scripts[0])
     return data

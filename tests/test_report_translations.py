@@ -77,6 +77,7 @@ def test_the_page_shows_it(nmt: Command, runs: list[Path]) -> None:
     read = Checker(done.out)
     assert read.open == []
     assert {*read.labelled} <= {*read.ids}
+    read.assert_outline()
     for words in ("worst of the last validation", "tokens; de: "):
         assert words in done.out
     assert done.out.count("<details>") > 2 * 20

@@ -288,7 +288,7 @@ function lines(model, [queries, keys], matrices) {
 function grids(model, pair, matrices) {
   return html(
     "div",
-    { class: "matrices" },
+    { class: matrices.length > 1 ? "matrices small" : "matrices" },
     ...matrices.map((matrix) =>
       html("figure", {}, html("figcaption", {}, matrix.name), grid(model, pair, matrix, matrices)),
     ),
@@ -298,11 +298,9 @@ function grids(model, pair, matrices) {
 function grid(model, [queries, keys], { weights, colour, name }, matrices) {
   const alone = matrices.length === 1;
   const room = Math.max(280, model.parts.picture.clientWidth || 340);
-  const left = alone ? labelWidth(queries, room * 0.3) : 0;
-  const top = alone ? labelWidth(keys, 120) : 0;
-  const size = alone
-    ? Math.max(18, Math.min(26, (room - left) / keys.length))
-    : Math.max(4, Math.min(12, 168 / keys.length));
+  const left = labelWidth(queries, room * 0.3);
+  const top = labelWidth(keys, 120);
+  const size = alone ? Math.max(18, Math.min(26, (room - left) / keys.length)) : 12;
   const choose = (at) => select(at, model);
   const cells = weights.flatMap((row, q) => [
     ...row.flatMap((weight, k) =>
@@ -329,23 +327,20 @@ function grid(model, [queries, keys], { weights, colour, name }, matrices) {
         })
       : null,
   ]);
-  const columns = alone
-    ? keys.map((unit, k) =>
-        svg(
-          "text",
-          {
-            class: "soft",
-            transform: `translate(${left + size * (k + 0.5) + 4} ${top - 4}) rotate(-90)`,
-          },
-          cut(unit.label, 14),
-        ),
-      )
-    : [];
-  const labels = alone
-    ? queries.map((unit, q) =>
-        word(unit, q, 0, top + size * (q + 0.5) - 10, left - 2, "end", choose),
-      )
-    : [];
+  const columns = keys.map((unit, k) =>
+    svg(
+      "text",
+      {
+        class: "soft",
+        transform: `translate(${left + size * (k + 0.5) + 4} ${top - 4}) rotate(-90)`,
+      },
+      cut(unit.label, 14),
+    ),
+  );
+  // Among several matrices the arrow keys choose a row: a stop of Tab for each word is too many.
+  const labels = queries.map((unit, q) =>
+    word(unit, q, 0, top + size * (q + 0.5) - 10, left - 2, "end", alone && choose),
+  );
   const hatching = svg(
     "pattern",
     {

@@ -362,7 +362,7 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -
     heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
     body = "".join(_row(row) for row in rows)
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table>'
+        f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(caption)}"><table>'
         f"<caption>{escape(caption)}</caption>"
         f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
     )
