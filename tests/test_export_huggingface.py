@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ import torch
 import yaml
 from foreign_models import ENGLISH, marian_model
 from sentencepiece import SentencePieceProcessor
+from test_tags import DIRECTIONS, subwords_of
 
 import nmt
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK
@@ -19,6 +21,7 @@ from nmt.formats import export_formats, export_run, import_model
 from nmt.models import ModelConfig
 from nmt.recipe.config import build
 from nmt.runs import Run, load_model, weights_of
+from nmt.subwords.subwords import Subwords
 
 transformers = pytest.importorskip("transformers")
 
@@ -110,13 +113,12 @@ def test_each_side_of_a_model_of_marian_may_have_its_own_size(size: int, tmp_pat
 
 
 def random_run(path: Path, trained: Path, **changes: Any) -> Path:
-    """A run with sharp random weights and the subwords of another one."""
-    loaded = load_model(trained)
+    """A run with sharp random weights and the subwords of a directory."""
     search = {"strategy": {"stop": "current_length", "length_penalty": "power", "name": "beam"}}
     recipe = {"model": {**SMALL, **changes}, "search": {**search, "max_length_offset": 20}}
     config = build(ModelConfig, recipe["model"], "model")  # type: ignore[type-abstract]
     torch.manual_seed(3)
-    subwords = loaded.subwords
+    subwords = Subwords.load(trained)
     model = config.build(subwords.source_size, subwords.target_size, subwords.shared)
     with torch.no_grad():
         for weight in model.parameters():
@@ -214,7 +216,7 @@ def test_the_command_writes_a_model_card_in_half_precision(
     done = nmt("export", "--model", run, *flags)
     assert (done.status, done.out) == (0, f"{tmp_path / 'exported'}\n")
     card = (tmp_path / "exported" / "README.md").read_text()
-    assert "language:\n- en\n- de\n" in card
+    assert "language:\n- en\n- de\nlicense" in card
     assert "| loss | 2.500 |" in card
     model = transformers.MarianMTModel.from_pretrained(tmp_path / "exported")
     assert model.dtype == torch.float16
@@ -222,6 +224,33 @@ def test_the_command_writes_a_model_card_in_half_precision(
     for name in ("exported", "bf16"):
         again = import_model(tmp_path / name, tmp_path / f"run of {name}").section("model")
         assert "sinusoidal" in str(again["positions"])
+
+
+@pytest.mark.parametrize("tagged", [False, True])
+def test_the_code_of_a_model_card_translates_as_the_run(
+    tagged: bool,
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    subwords = subwords_of(DIRECTIONS) if tagged else Subwords.load(trained)
+    subwords.save(tmp_path)
+    run = random_run(tmp_path / "run", tmp_path)
+    recipe = Run.open(run).recipe
+    recipe["search"]["max_length_ratio"] = 0.0  # of random weights few sentences end
+    Run.open(run).with_recipe(recipe)
+    export_run(run, HUGGING_FACE, "fp32", tmp_path / "exported")
+    card = (tmp_path / "exported" / "README.md").read_text()
+    languages = ["en", "de", "fr"] if tagged else ["en", "de"]
+    assert yaml.safe_load(card.split("---\n")[1])["language"] == languages
+    [code] = re.findall("^```python\n(.*?)^```", card, re.M | re.S)
+    monkeypatch.chdir(tmp_path / "exported")
+    exec(compile(code, "README.md", "exec"), {})
+    # The longest output of generate is one token shorter: max_length counts the first token.
+    translator = nmt.Translator(run, target_lang="de", max_length_offset=19)
+    texts = [*translator.translate(["One sentence."])]
+    assert capsys.readouterr().out == f"{texts}\n"
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

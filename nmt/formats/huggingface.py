@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -47,6 +48,7 @@ from nmt.runs import LoadedModel, weights_of
 from nmt.runs.checkpoint import write_tensors
 from nmt.runs.exports import Stored
 from nmt.subwords.subwords import Subwords
+from nmt.subwords.tags import directions_of, language_tag
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -117,8 +119,12 @@ def _weights(
 
 
 def _model_card(loaded: LoadedModel) -> str:
-    """Return the page that a hub shows: languages, architecture, origin and scores."""
+    """Return the page that a hub shows: languages, architecture, use, origin and scores."""
     run = loaded.run
+    directions = directions_of(loaded.subwords, run.languages)
+    languages = "".join(f"- {language}\n" for language in dict.fromkeys(chain(*directions.trained)))
+    tag = language_tag(directions.targets[0])
+    text = f"{tag} One sentence." if tag in loaded.subwords.source.tags else "One sentence."
     origin = run.recipe.get("imported")
     data = f"imported from {origin['source']}" if origin else f"dataset with fingerprint {run.data}"
     scores = "".join(
@@ -126,13 +132,28 @@ def _model_card(loaded: LoadedModel) -> str:
     )
     table = f"\n## Validation\n\n| metric | value |\n|---|---|\n{scores}" if scores else ""
     return (
-        f"---\nlanguage:\n- {run.source_lang}\n- {run.target_lang}\nlicense: unknown\n"
+        f"---\nlanguage:\n{languages}license: unknown\n"
         "library_name: transformers\npipeline_tag: translation\ntags:\n- translation\n- marian\n"
         f"---\n\n# Translation from {run.source_lang} to {run.target_lang}\n\n"
         f"A Transformer with {loaded.model.num_parameters():,} weights, exported by nmt after "
         f"{loaded.checkpoint.update:,} updates. Training data: {data}. `recipe.yaml` has all "
-        f"settings.\n{table}"
+        f"settings.\n{_USE.format(text=text)}{table}"
     )
+
+
+_USE = """
+## Use
+
+```python
+from transformers import MarianMTModel, MarianTokenizer
+
+name = "."  # this directory, or the name of the model on a hub
+tokenizer = MarianTokenizer.from_pretrained(name)
+model = MarianMTModel.from_pretrained(name)
+inputs = tokenizer(["{text}"], return_tensors="pt", padding=True)
+print(tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True))
+```
+"""
 
 
 EMBEDDINGS = {
