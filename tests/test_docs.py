@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import runpy
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from io import StringIO
@@ -67,6 +70,26 @@ def test_commands_are_found_in_shell_text() -> None:
     )
     found = [["train", "--lr", "1", "--seed", "2"], ["score", "-"], ["train"]]
     assert list(commands(text)) == found
+
+
+def test_commands_of_the_hub_that_are_shown_reach_the_network(tmp_path: Path) -> None:
+    """A command or a flag that `hf` does not know would end it earlier."""
+    pytest.importorskip("huggingface_hub")
+    (tmp_path / "exported").mkdir()
+    texts = (path.read_text(encoding="utf-8") for path in DOCUMENTS)
+    calls = [call for text in texts for call in re.findall(r"^hf (.*)$", text, re.M)]
+    assert len(calls) >= 2
+    for call in calls:
+        ran = subprocess.run(
+            [Path(sys.executable).with_name("hf"), *shlex.split(call)],
+            cwd=tmp_path,
+            env=os.environ | {"HF_HUB_OFFLINE": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert "offline mode is enabled" in ran.stderr, ran.stderr
 
 
 def test_extras_are_asked_for_by_the_name_of_the_distribution() -> None:

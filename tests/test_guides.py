@@ -25,6 +25,8 @@ pytestmark = pytest.mark.full
 
 DOCS = Path(__file__).parents[1] / "docs"
 
+LINE = "one two three"
+"""What the snippets of Python translate."""
 # torchrun as one process: what it starts is tested in tests/system.
 TORCHRUN = '#!/bin/sh\nwhile [ "$1" != -m ]; do shift; done\nshift 2\nexec nmt "$@"\n'
 TINY = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "heads": 2}
@@ -302,7 +304,14 @@ def test_report(
 
 
 def test_evaluation(place: Workplace) -> None:
-    table, worst = run_page(place, "guides/evaluation.md")
+    kept = place.path / "sacrebleu"
+    place.environment["SACREBLEU"] = str(kept)
+    (kept / "wmt14/full").mkdir(parents=True)  # as after a download
+    for field in ("src", "ref", "docid", "genre", "origlang"):
+        text = (place.path / f"corpus/test.{'de' if field == 'ref' else 'en'}").read_text()
+        (kept / f"wmt14/full/wmt14_full.en-de.{field}").write_text(text)
+    table, scored, worst = run_page(place, "guides/evaluation.md")
+    assert scored.startswith("bleu = ")
     assert table.startswith("| system    | bleu |  mean ± 95% |       p | ")
     assert "paired bootstrap resampling against first.de, bs:1000|seed:12345" in table
     assert worst.count("\n") == 5
@@ -345,7 +354,13 @@ def test_deployment(
     run_page(place, "guides/deployment.md")
     assert len(place.lines("test.de")) == len(place.lines("exported.de")) == 10
     monkeypatch.chdir(place.path)
-    ((_, program),) = blocks("guides/deployment.md", "python")
+    (_, direct), (_, program) = blocks("guides/deployment.md", "python")
+    exec(compile(direct, "deployment.md", "exec"), {})
+    # CTranslate2's own settings: score / length, at most 256 tokens.
+    strategy = {"name": "beam", "beam": 4, "stop": "first_beam", "length_penalty": "power"}
+    same = {"strategy": strategy, "max_length_ratio": 0.0, "max_length_offset": 256}
+    [text] = package.Translator("exported", engine="ctranslate2", **same).translate([LINE])
+    assert capsys.readouterr().out == f"{text}\n"
     exec(compile(program, "deployment.md", "exec"), {})
     assert capsys.readouterr().out.count("\n") >= 1
 
@@ -364,7 +379,9 @@ def test_python(
     assert re.fullmatch(r"torch.Size\(\[2, \d+, 16\]\) torch.Size\(\[60, 16\]\)", encoded)
 
 
-def test_models_of_other_toolkits(place: Workplace) -> None:
+def test_models_of_other_toolkits(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("transformers")
     marian_model(place.path / "hub")
     downloads = place.path.parent / "bin" / "hf"
@@ -380,6 +397,12 @@ def test_models_of_other_toolkits(place: Workplace) -> None:
     )
     assert len(place.lines("test.de")) == 10
     assert tuned == "domain-bin\nadapted\n"
+    monkeypatch.chdir(place.path)
+    _, (_, program) = blocks("guides/other-models.md", "python")
+    exec(compile(program, "other-models.md", "exec"), {})
+    # The longest output of generate is one token shorter: max_length counts the first token.
+    texts = [*package.Translator("adapted", max_length_offset=4).translate([LINE])]
+    assert capsys.readouterr().out == f"{texts}\n"
 
 
 def test_migrating(place: Workplace) -> None:
