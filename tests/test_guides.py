@@ -350,10 +350,18 @@ def test_students(place: Workplace) -> None:
 def test_deployment(
     place: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("ctranslate2")
+    engine = pytest.importorskip("ctranslate2").Translator
     run_page(place, "guides/deployment.md")
     assert len(place.lines("test.de")) == len(place.lines("exported.de")) == 10
     monkeypatch.chdir(place.path)
+    assert json.loads((place.path / "exported/config.json").read_text())["add_source_eos"]
+    given, translate_batch = [], engine.translate_batch
+
+    def record(self: Any, sources: list[list[str]], **options: Any) -> Any:
+        given.append(sources)
+        return translate_batch(self, sources, **options)
+
+    monkeypatch.setattr(engine, "translate_batch", record)
     (_, direct), (_, program) = blocks("guides/deployment.md", "python")
     exec(compile(direct, "deployment.md", "exec"), {})
     # CTranslate2's own settings: score / length, at most 256 tokens.
@@ -361,6 +369,7 @@ def test_deployment(
     same = {"strategy": strategy, "max_length_ratio": 0.0, "max_length_offset": 256}
     [text] = package.Translator("exported", engine="ctranslate2", **same).translate([LINE])
     assert capsys.readouterr().out == f"{text}\n"
+    assert given[0] == given[1]
     exec(compile(program, "deployment.md", "exec"), {})
     assert capsys.readouterr().out.count("\n") >= 1
 
