@@ -36,6 +36,7 @@ def changed(lines: list[str], seed: int, share: float) -> list[str]:
 
 
 REFERENCES = text(1)
+SECOND = changed(REFERENCES, 9, 0.2)
 SYSTEMS = {
     "base": changed(REFERENCES, 2, 0.3),
     "near": changed(REFERENCES, 3, 0.28),
@@ -44,16 +45,17 @@ SYSTEMS = {
 
 
 @pytest.mark.parametrize("paired", ["bs", "ar"])
-@pytest.mark.parametrize("name", THEIRS)
+@for_each(("name", "number"), [(name, number) for name in THEIRS for number in (1, 2)])
 def test_paired_tests_are_those_of_sacrebleu(
-    name: str, paired: Paired, monkeypatch: pytest.MonkeyPatch
+    name: str, number: int, paired: Paired, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resampling = Resampling(paired=paired, confidence=True, count=200, seed=7)
-    ours = compare(SYSTEMS, REFERENCES, [metrics[name]], None, resampling)
+    streams = [REFERENCES, SECOND][:number]
+    references = [*zip(*streams, strict=True)]
+    ours = compare(SYSTEMS, references, [metrics[name]], None, resampling)
+    assert all(f"nrefs:{number}|" in result.score.signature for result in ours)
     monkeypatch.setenv(SEED_VARIABLE, "7")
-    test = PairedTest(
-        list(SYSTEMS.items()), {name: THEIRS[name]()}, [REFERENCES], paired, 200, 1000
-    )
+    test = PairedTest(list(SYSTEMS.items()), {name: THEIRS[name]()}, streams, paired, 200, 1000)
     [theirs] = [column for key, column in test()[1].items() if key != "System"]
     base = theirs[0].score
     assert [(it.score.value, it.mean, it.interval, it.p_value) for it in ours] == [

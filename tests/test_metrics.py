@@ -5,6 +5,7 @@ import math
 import random
 import sys
 from collections import Counter
+from dataclasses import dataclass
 from importlib.metadata import version
 from io import StringIO
 
@@ -76,6 +77,71 @@ def test_tokenized_bleu_is_multi_bleu_on_the_words_as_they_are(seed: int):
     assert score.value == pytest.approx(multi_bleu(hypotheses, references))
     assert "case:mixed" in score.signature
     assert "tok:none|smooth:none" in score.signature
+
+
+SACREBLEU = {
+    "bleu": BLEU(),
+    "tokenized_bleu": BLEU(tokenize="none", smooth_method="none", force=True),
+    "chrf": CHRF(),
+    "chrf++": CHRF(word_order=2),
+    "ter": TER(),
+}
+
+
+@for_each(
+    ("name", "most"), [(name, most) for name in (*SACREBLEU, "paper_bleu") for most in (1, 2, 3, 0)]
+)
+def test_several_references_are_scored_as_sacrebleu_does(name: str, most: int):
+    """Zero: some sentences have fewer references."""
+    rng = random.Random(most)
+    words = ["der", "Hund", "bellt", "laut", "und", "lang"]
+    hypotheses, *streams = ([random_line(rng, words) for _ in range(20)] for _ in range(most or 3))
+    streams.append([f"{line} heute" for line in hypotheses])
+    theirs: list[list[str | None]] = [[*stream] for stream in streams]
+    if not most:
+        theirs[0][:7], theirs[1][:4] = [None] * 7, [None] * 4
+    ours = [[line for line in row if line is not None] for row in zip(*theirs, strict=True)]
+    score = metrics[name].score(hypotheses, ours)
+    scorer = SACREBLEU.get(name, SACREBLEU["tokenized_bleu"])
+    assert score.value == scorer.corpus_score(hypotheses, theirs).score  # type: ignore[arg-type]
+    number = f"nrefs:{most or 'var'}|"
+    assert number in score.signature
+    assert number in str(scorer.get_signature())
+    if name in SACREBLEU:
+        assert score.signature.removeprefix("beta:2|") == str(scorer.get_signature())
+    alone = metrics[name].score(hypotheses, streams[-1])
+    assert "nrefs:1|" in alone.signature  # whatever was scored before
+
+
+def test_what_a_metric_does_not_take_as_references_is_refused():
+    metrics["bleu"].score(["a"], [["b", "a"]])
+    for name, references, told in (
+        ("bleu", ["a", []], "sentence 2 has no reference; give one or more"),
+        ("bleu", [["a", "b"]], "2 hypotheses but 1 references"),
+        (
+            "one",
+            [["a", "b"], "a"],
+            "one takes one reference for each sentence; give one, or choose",
+        ),
+    ):
+        metric = metrics["bleu"] if name == "bleu" else One(name=name)
+        with pytest.raises(NmtError, match=told):
+            metric.score(["a", "b"], references)
+    assert One(name="one").score(["a", "b"], [["a"], "c"]).value == 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class One(Metric):
+    """Per cent of the translations that equal their only reference."""
+
+    def counts(self, hypotheses, references, sources):
+        return [[float(one == other)] for one, other in zip(hypotheses, references, strict=True)]
+
+    def compute(self, counts):
+        return 100 * sum(row[0] for row in counts) / len(counts), ""
+
+    def signature(self):
+        return "nrefs:1|version:1"
 
 
 def test_chrf_of_single_characters_is_their_f_score():

@@ -260,6 +260,11 @@ def test_a_metric_chooses_the_translation_nearest_to_the_reference(
     for metric in ("chrf", "bleu"):
         chosen = nmt(*flags, "--metric", metric, "--weights", f"{metric}=1", "--best")
         assert (chosen.status, chosen.out) == (0, "eine Katze\n\nzwei\n")
+    (tmp_path / "y.de").write_text("ein Hund\nnichts\ndrei\n")
+    both = nmt(*flags, "--reference", tmp_path / "y.de").out.splitlines()
+    chrf = [line.partition("chrf= ")[2] for line in both]
+    assert chrf[:2] == ["100 ||| 2", "100 ||| 1"]
+    assert chrf[3] == "100 ||| 2"
     listed = nmt(*flags).out.splitlines()
     assert listed[1] == "0 ||| eine Katze ||| F= 2 chrf= 100 ||| 1"
     warning = f"{tmp_path / 'list'}: lines of {tmp_path / 'x.de'} without translations: 1"

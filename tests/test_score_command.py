@@ -262,6 +262,28 @@ def two() -> list[str]:
     return ["--reference", "test.de", "bad.txt", "good.txt"]
 
 
+def test_references_may_be_several(two: list[str]):
+    Path("second.de").write_text("a c b\na b c d 1\n" + "a c\n" * 18)
+    both = (*two, "--reference", "second.de")
+    line, _ = output(*both, "--metric", "ter", "--json").splitlines()
+    found = json.loads(line)
+    sides = [Path(name).read_text().splitlines() for name in ("test.de", "second.de")]
+    references = [*zip(*sides, strict=True)]
+    expected = metrics["ter"].score(["a c b"] * 20, references)
+    assert (found["value"], found["signature"]) == (expected.value, expected.signature)
+    assert "|" not in found["signature"].partition("nrefs:2|")[0]
+    table = output(*both, "--paired", "bs", "--samples", "50")
+    assert "\ntest set: test.de + second.de, 20 lines\n" in table
+    assert table.count("nrefs:2|") == 2  # BLEU and chrF
+    first = output(*both, "--metric", "ter", "--sentence-level").splitlines()[0]
+    assert first == "0.00\t0.00"
+    Path("short.de").write_text("a\n" * 19)
+    assert message(*two, "--reference", "short.de") == (
+        "test.de and short.de differ in their number of lines; "
+        "line n of each must belong to the same sentence"
+    )
+
+
 def test_several_systems_make_a_table(two: list[str]):
     table = output(*two, "--metric", "ter")
     rows = [line.split() for line in table.splitlines()]
@@ -395,6 +417,11 @@ def test_documents_have_the_same_blank_lines_on_all_sides(documents: tuple[str, 
             f"source of test.de has {lines} lines, but test.de has 10; "
             "line n of both must belong to the same sentence"
         )
+    Path("blank.de").write_text("\n" * 10)
+    assert message(*documents, "--reference", "blank.de", "--by-document") == (
+        "test.de + blank.de: line 2 is blank in some references only; the blank lines between "
+        "documents must be in the same places"
+    )
     Path("test.de").write_text("a\n" * 10)
     done = run("--reference", "test.de", "bad.txt", "--by-document")
     assert (done.exit_code, done.stderr) == (
@@ -420,6 +447,11 @@ def test_comet_takes_the_source_from_where_it_is(data_bin: Path, monkeypatch: py
         )
     assert message("--reference", "test.de", *flags) == (
         "comet needs the text that was translated; give --source"
+    )
+    twice = ("--reference", "test.de", "--reference", "test.de", "--source", "output.txt")
+    assert message(*twice, *flags) == (
+        "comet takes one reference for each sentence; give one, or choose another metric, such as "
+        "bleu or chrf"
     )
     Path("test.en").write_text("a b c d e\n")  # the translation is a copy of it
     given = ("--reference", "test.de", "--source", "test.en")
@@ -447,7 +479,6 @@ def test_comet_takes_the_source_from_where_it_is(data_bin: Path, monkeypatch: py
         (["--split", "", "a"], "--split goes with --data, whose split it names"),
         (["--device", "cuda", "a"], "--device goes with --model"),
         (["--device", "", "a"], "--device goes with --model"),
-        (["-r", "a", "b"], "--reference is one file: each sentence has one reference"),
         (["--seed", "0", "a"], "Invalid value for '--seed'"),
         (["--confidence", "--samples", "1000001", "a"], "Invalid value for '--samples'"),
     ],
@@ -513,7 +544,7 @@ def test_a_model_scores_pairs_of_lines(trained: Path, nmt: Callable[..., Any]) -
     assert (done.status, done.out) == (1, "")
     assert done.err == (
         "nmt: error: source.txt and output.txt differ in their number of lines; "
-        "line n of one must be the translation of line n of the other\n"
+        "line n of each must belong to the same sentence\n"
     )
 
 

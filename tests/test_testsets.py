@@ -114,14 +114,14 @@ def test_an_archive_whose_unpacking_was_cut_short_is_damaged(home: Path) -> None
         testsets.by_name("tiny/full", "en-de")
 
 
-def test_a_test_set_of_several_references_is_refused(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_test_set_may_have_several_references(
+    home: Path, nmt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    many = ["a", "b"]
+    (tmp_path / "t.de2").write_text("eins zwei\nvier\n")
+    many = [str(tmp_path / name) for name in ("t.de", "t.de2")]
     monkeypatch.setattr(DATASETS["tiny/full"], "get_reference_files", lambda pair: many)
-    with pytest.raises(NmtError) as error:
-        testsets.by_name("tiny/full", "en-de")
-    assert (
-        str(error.value)
-        == "tiny/full: 2 references for each line; choose a test set with one reference"
-    )
+    (tmp_path / "output").write_text("eins zwei\nvier\n")
+    flags = ("--metric", "ter", tmp_path / "output")
+    named = nmt("score", "--testset", "tiny/full", "-l", "en-de", *flags)
+    assert named.out.startswith("ter = 0.00 (edits = 0 ref_len = 3) nrefs:2|")
+    assert named.out == nmt("score", "-r", many[0], "-r", many[1], *flags).out

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from nmt.errors import NmtError, install
 from nmt.evaluation.metrics import Counts, Metric, metrics
+from nmt.evaluation.testsets import References
 
 
 @metrics.register("comet")
@@ -35,7 +36,7 @@ class Comet(Metric):
     def checked_counts(
         self,
         hypotheses: Sequence[str],
-        references: Sequence[str],
+        references: References,
         sources: Sequence[str] | None = None,
     ) -> Counts:
         """Check that the package is installed, then return the counts of each hypothesis.

@@ -22,7 +22,7 @@ from sacrebleu.metrics.base import Signature
 
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import Counts, Metric, Score
-from nmt.evaluation.testsets import TestSet
+from nmt.evaluation.testsets import References, TestSet, reference_rows
 from nmt.messages import warn
 
 Paired = Literal["bs", "ar"]
@@ -129,7 +129,7 @@ class Resampling:
 
 def compare(
     systems: Mapping[str, Sequence[str]],
-    references: Sequence[str],
+    references: References,
     metrics: Sequence[Metric],
     sources: Sequence[str] | None = None,
     resampling: Resampling | None = None,
@@ -139,7 +139,7 @@ def compare(
     Args:
         systems: the hypotheses of each system, by its name; the first is the baseline of paired
             tests.
-        references: one for each hypothesis, in the same order.
+        references: for each hypothesis, in the same order, one reference or several.
         metrics: the metrics to compute.
         sources: the source sentences, for metrics that need them.
         resampling: intervals and tests to compute, if any.
@@ -164,7 +164,7 @@ def compare(
             name: metric.checked_counts(hypotheses, references, sources)
             for name, hypotheses in systems.items()
         }
-        scores = {name: metric.total(counted) for name, counted in counts.items()}
+        scores = {name: metric.total(counted, references) for name, counted in counts.items()}
         first = next(iter(scores.values()))
         for name, sampled in zip(systems, resampling.statistics(metric, counts), strict=True):
             if math.isnan(scores[name].value) or math.isnan(sampled.mean or 0.0):
@@ -232,9 +232,16 @@ def by_document(
 
     Raises:
         NmtError: a system or the source differs from the references in its number of lines, or has
-            text where the references are blank.
+            text where the references are blank; or only some references of a line are blank.
     """
-    has_text = [bool(line.strip()) for line in test_set.references]
+    rows = reference_rows(test_set.references)
+    has_text = [any(line.strip() for line in row) for row in rows]
+    for number, (row, is_sentence) in enumerate(zip(rows, has_text, strict=True), 1):
+        if is_sentence and not all(line.strip() for line in row):
+            raise NmtError(
+                f"{test_set.name}: line {number} is blank in some references only; the blank lines "
+                "between documents must be in the same places"
+            )
     groups = groupby(range(len(has_text)), key=has_text.__getitem__)
     documents = [[*lines] for is_document, lines in groups if is_document]
     if documents and all(has_text):
@@ -259,7 +266,10 @@ def by_document(
         replace(
             test_set,
             name=f"documents of {test_set.name}",
-            references=joined(test_set.name, test_set.references),
+            references=[
+                [" ".join(parts) for parts in zip(*(rows[at] for at in lines), strict=True)]
+                for lines in documents
+            ],
             sources=None if sources is None else joined(f"source of {test_set.name}", sources),
         ),
         {name: joined(name, lines) for name, lines in systems.items()},

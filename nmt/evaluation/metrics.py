@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
+from itertools import zip_longest
 from typing import Any, ClassVar, Literal
 
 from sacrebleu.metrics.base import Metric as SacreBleuMetric
@@ -24,6 +25,7 @@ from tqdm import tqdm
 
 from nmt import languages
 from nmt.errors import NmtError
+from nmt.evaluation.testsets import References, reference_rows
 from nmt.evaluation.tokenizers import AUTO, bleu, check_tokenizer, tokenizer_for
 from nmt.io.lines import refuse_one_string
 from nmt.recipe.registry import Registry
@@ -67,6 +69,8 @@ class Metric(ABC):
     higher_is_better: ClassVar[bool] = True
     needs_source: ClassVar[bool] = False
     """Whether the metric needs the source sentences."""
+    several_references: ClassVar[bool] = False
+    """Whether a sentence may have several references."""
     has_average: ClassVar[bool] = False
     """Whether references have an average: the average of their n-grams."""
 
@@ -76,28 +80,29 @@ class Metric(ABC):
     def score(
         self,
         hypotheses: Sequence[str],
-        references: Sequence[str],
+        references: References,
         sources: Sequence[str] | None = None,
     ) -> Score:
         """Return the score of a test set; arguments and errors as in `checked_counts`."""
-        return self.total(self.checked_counts(hypotheses, references, sources))
+        return self.total(self.checked_counts(hypotheses, references, sources), references)
 
     def checked_counts(
         self,
         hypotheses: Sequence[str],
-        references: Sequence[str],
+        references: References,
         sources: Sequence[str] | None = None,
     ) -> Counts:
         """Check the arguments, and return the counts of each hypothesis.
 
         Args:
             hypotheses: detokenised translations.
-            references: one for each hypothesis, in the same order.
+            references: for each hypothesis, in the same order, one reference or several.
             sources: the source sentences; None if they are not known.
 
         Raises:
-            NmtError: there is nothing to score, the numbers of lines differ, or the metric needs
-                sources and there are none; or its counts are not equally many for each sentence.
+            NmtError: there is nothing to score, the numbers of lines differ, a sentence has no
+                reference or more than the metric takes, or the metric needs sources and there are
+                none; or its counts are not equally many for each sentence.
             TypeError: one string was given.
         """
         refuse_one_string(hypotheses, "hypotheses")
@@ -118,7 +123,17 @@ class Metric(ABC):
                 f"{len(sources)} source lines but {len(references)} references; "
                 "line n of both must belong to the same sentence"
             )
-        counts = self.counts(hypotheses, references, sources or ())
+        rows = reference_rows(references)
+        if [] in rows:
+            raise NmtError(f"sentence {rows.index([]) + 1} has no reference; give one or more")
+        is_single = all(len(row) == 1 for row in rows)
+        if not (is_single or self.several_references):
+            raise NmtError(
+                f"{self.name} takes one reference for each sentence; give one, or choose another "
+                "metric, such as bleu or chrf"
+            )
+        given = [row[0] for row in rows] if is_single else rows
+        counts = self.counts(hypotheses, given, sources or ())
         if not _fit(counts, len(hypotheses)):
             raise NmtError(
                 f"the metric {self.name} must count equally many numbers for each of "
@@ -126,14 +141,21 @@ class Metric(ABC):
             )
         return counts
 
-    def total(self, counts: Counts) -> Score:
-        """Return the score of one or more sentences from their counts."""
+    def total(self, counts: Counts, references: References = ("",)) -> Score:
+        """Return the score of one or more sentences from their counts.
+
+        Args:
+            counts: the counts of the sentences.
+            references: the references of the test set, whose number is part of the signature.
+        """
         value, details = self.compute(counts)
+        numbers = {len(row) for row in reference_rows(references)}
+        nrefs = f"nrefs:{numbers.pop() if len(numbers) == 1 else 'var'}"
         return Score(
             metric=self.name,
             value=float(value),  # a plugin may compute with numpy
             details=details,
-            signature=self.signature(),
+            signature=re.sub(r"\bnrefs:1\b", nrefs, self.signature()),
             higher_is_better=self.higher_is_better,
         )
 
@@ -163,9 +185,16 @@ class Metric(ABC):
 
     @abstractmethod
     def counts(
-        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str]
+        self, hypotheses: Sequence[str], references: Sequence[Any], sources: Sequence[str]
     ) -> Counts:
-        """Return the counts of each sentence; `sources` is empty if there are none."""
+        """Return the counts of each sentence.
+
+        Args:
+            hypotheses: the translations.
+            references: a string for each sentence; if a sentence has several references, a list of
+                strings for each sentence.
+            sources: empty if the source is not known.
+        """
 
     @abstractmethod
     def compute(self, counts: Counts) -> tuple[float, str]:
@@ -173,7 +202,10 @@ class Metric(ABC):
 
     @abstractmethod
     def signature(self) -> str:
-        """Return all settings and versions that influence the value."""
+        """Return all settings and versions that influence the value.
+
+        For several references, `total` replaces ``nrefs:1``.
+        """
 
 
 def _fit(counts: Counts, sentences: int) -> bool:
@@ -193,6 +225,8 @@ Metric.registry = metrics
 class SacreMetric(Metric):
     """A metric that sacreBLEU counts and computes."""
 
+    several_references: ClassVar[bool] = True
+
     @abstractmethod
     def scorer(self) -> SacreBleuMetric:
         """Return sacreBLEU's metric with these settings."""
@@ -207,14 +241,14 @@ class SacreMetric(Metric):
             scorer = self.scorer()
         except NmtError as error:  # the package of a tokeniser is missing
             raise NmtError(f"{self.name}: {error}") from None
-        scorer.num_refs = 1  # for the signature
         return scorer
 
     def counts(
-        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str]
+        self, hypotheses: Sequence[str], references: Sequence[Any], sources: Sequence[str]
     ) -> Counts:
         """Return sacreBLEU's statistics, which its significance tests resample."""
-        counted: Counts = self._scorer._extract_corpus_statistics(hypotheses, [references])
+        streams: Any = [*zip_longest(*reference_rows(references))]  # None where there are fewer
+        counted: Counts = self._scorer._extract_corpus_statistics(hypotheses, streams)
         return counted
 
     def counts_against_average(self, texts: Sequence[str], weights: Sequence[int]) -> Counts:
@@ -229,7 +263,8 @@ class SacreMetric(Metric):
         return result.score, self.details(result)
 
     def signature(self) -> str:
-        """Return sacreBLEU's signature."""
+        """Return sacreBLEU's signature for one reference."""
+        self._scorer.num_refs = 1
         return str(self._scorer.get_signature())
 
 
@@ -424,7 +459,7 @@ class PaperBleu(SacreMetric):
         raise NmtError(NOT_FOR_SENTENCES.format(self.name))
 
     def counts(
-        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str]
+        self, hypotheses: Sequence[str], references: Sequence[Any], sources: Sequence[str]
     ) -> Counts:
         """Return the counts of multi-bleu.perl, with case, after the protocol's tokenisation."""
         from sacremoses import MosesPunctNormalizer, MosesTokenizer  # takes a third of a second
@@ -437,11 +472,12 @@ class PaperBleu(SacreMetric):
             text: str = moses.tokenize(line, escape=False, return_str=True)
             return split_compounds(text) if self.split_compounds else text
 
+        rows = reference_rows(references)
         if self.normalize_reference:
-            references = [normalize(line) for line in references]
+            rows = [[normalize(line) for line in row] for row in rows]
         return super().counts(
             [tokenize(normalize(line)) for line in hypotheses],
-            [tokenize(line) for line in references],
+            [[tokenize(line) for line in row] for row in rows],
             sources,
         )
 

@@ -14,15 +14,18 @@ from nmt.errors import NmtError
 from nmt.io.lines import Lines
 from nmt.recipe.registry import unknown
 
+References = Sequence[str | Sequence[str]]
+"""For each sentence its reference, or a sequence of several references."""
+
 
 @dataclass(frozen=True)
 class TestSet:
-    """Source sentences, and their translations by humans."""
+    """Source sentences, and their translations by humans: one or several for each."""
 
     __test__ = False  # for pytest
 
     name: str
-    references: Sequence[str]
+    references: References
     sources: Sequence[str] | None = None
     """Source sentences; None if they are not known."""
     target_lang: str = ""
@@ -36,8 +39,8 @@ def by_name(name: str, pair: str) -> TestSet:
     """Return a test set, after downloading it if necessary.
 
     Raises:
-        NmtError: there is no such test set or language pair, the test set has more than one
-            reference, the download fails, or an earlier download is damaged.
+        NmtError: there is no such test set or language pair, the download fails, or an earlier
+            download is damaged.
     """
     if name not in DATASETS:
         raise NmtError(unknown("test set", name, DATASETS))
@@ -56,15 +59,23 @@ def by_name(name: str, pair: str) -> TestSet:
             f"without network access, copy {SACREBLEU_DIR} from another machine, or give the "
             "files with --reference"
         ) from None
-    if len(references) != 1:
-        raise NmtError(
-            f"{name}: {len(references)} references for each line; choose a test set with one "
-            "reference"
-        )
-    sources, translations = (Lines.open(Path(path)).read() for path in (source, *references))
-    if len(sources) != len(translations) or not sources:
+    sources, *translations = (Lines.open(Path(path)).read() for path in (source, *references))
+    if {len(sources)} != {*map(len, translations)} or not sources:
         raise damaged
-    return TestSet(f"{name} {pair}", translations, sources, pair.partition("-")[2])
+    return TestSet(f"{name} {pair}", by_sentence(translations), sources, pair.partition("-")[2])
+
+
+def reference_rows(references: References) -> list[list[str]]:
+    """Return the references of each sentence as a list."""
+    return [[row] if isinstance(row, str) else [*row] for row in references]
+
+
+def by_sentence(sides: Sequence[Sequence[str]]) -> References:
+    """Return the references of each sentence, from one or several translations of a test set.
+
+    The translations have equally many lines.
+    """
+    return [*zip(*sides, strict=True)] if len(sides) > 1 else sides[0]
 
 
 def reason(error: BaseException) -> str:

@@ -44,11 +44,11 @@ def score_by_model(translator: Translator, sources: Lines, targets: Lines, as_js
             print(json.dumps(_fields(text, pieces, begins, values), ensure_ascii=False))
 
 
-def unequal_lines(sources: Lines, targets: Lines) -> NmtError:
-    """Return the error for two files with different numbers of lines."""
+def unequal_lines(*files: Lines) -> NmtError:
+    """Return the error for files with different numbers of lines."""
     return NmtError(
-        f"{sources.name} and {targets.name} differ in their number of lines; "
-        "line n of one must be the translation of line n of the other"
+        f"{' and '.join(lines.name for lines in files)} differ in their number of lines; "
+        "line n of each must belong to the same sentence"
     )
 
 

@@ -50,7 +50,7 @@ Reference = Annotated[
         "--reference",
         "-r",
         metavar="FILE",
-        help="References, untouched text; plain, .gz, .xz or .zst.",
+        help="References, untouched text; plain, .gz, .xz or .zst. Repeat for several references.",
         show_default=False,
         rich_help_panel=INPUT,
     ),
@@ -247,10 +247,8 @@ def score(
     each metric, tables, the fields of --json, and the scores of --alignments and --model.
     """
     files = hypotheses or [Path("-")]
-    if reference and len(reference) > 1:
-        raise typer.BadParameter("--reference is one file: each sentence has one reference")
-    given = reference[0] if reference else None
-    await_stdin(given, source, alignments, *files)
+    given = reference or []
+    await_stdin(*given, source, alignments, *files)
     references = References(given, source, data, split, testset, pair, target_lang, source_lang)
     report = ScoreReport(
         paired=paired,
@@ -319,20 +317,22 @@ def _score_by_metrics(
     if alignments is not None and report.by_document:
         raise typer.BadParameter("--alignments goes with no --by-document: links are of sentences")
     report.check(len(files))
-    if references.source is not None and references.reference is None:
+    if references.source is not None and not references.reference:
         raise typer.BadParameter(
             "--source goes with --reference or --model; --data and --testset have their own source"
         )
     from nmt.evaluation import Metric, ScoreConfig
+    from nmt.evaluation.testsets import reference_rows
 
     for file in files:
         if str(file) in Metric.registry and not file.exists():
             raise typer.BadParameter(f"{file} is a metric, not a file; use --metric {file}")
     chosen = build(ScoreConfig, settings.load().section("score"), "score").metrics
     if alignments is not None:
-        test_set = References(alignments).test_set()
+        test_set = References([alignments]).test_set()
         systems = read_systems(files, test_set)
-        metrics = _metrics_of_links({test_set.name: test_set.references, **systems})
+        gold = [link for [link] in reference_rows(test_set.references)]
+        metrics = _metrics_of_links({test_set.name: gold, **systems})
     else:
         test_set = references.test_set()
         language = references.target_lang or test_set.target_lang

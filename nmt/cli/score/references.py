@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from nmt.cli.score.by_model import unequal_lines
 from nmt.errors import NmtError
 from nmt.io.lines import COMPRESSED, Lines
 from nmt.languages import is_unspaced
@@ -28,7 +30,7 @@ Systems = dict[str, list[str]]
 class References:
     """The place of references, or of sources."""
 
-    reference: Path | None = None
+    reference: Sequence[Path] = ()
     source: Path | None = None
     data: Path | None = None
     split: str | None = None
@@ -41,7 +43,7 @@ class References:
         """Raise a BadParameter unless there is exactly one set of references."""
         self._check_companions()
         last = {"--alignments": alignments, "--model": None}
-        _check_one_is_given({"--reference": self.reference, **self._known(), **last})
+        _check_one_is_given({"--reference": self.reference or None, **self._known(), **last})
 
     def check_source(self) -> None:
         """Raise a BadParameter unless there is exactly one source."""
@@ -106,8 +108,11 @@ def read_systems(files: Sequence[Path], test_set: TestSet) -> Systems:
 
 def warn_of_unspaced(test_set: TestSet, metrics: Sequence[Metric]) -> None:
     """Print a warning if a metric takes a line without spaces for a word."""
+    from nmt.evaluation.testsets import reference_rows
+
     by_spaces = [metric.name for metric in metrics if getattr(metric, "tokenize", "") == "13a"]
-    if by_spaces and is_unspaced("".join(test_set.references[:100])):
+    lines = chain.from_iterable(reference_rows(test_set.references[:100]))
+    if by_spaces and is_unspaced("".join(lines)):
         warn(
             f"{test_set.name}: the text has no spaces between words, so {by_spaces[0]} takes a "
             "line for a word; give its language with --target-lang"
@@ -125,18 +130,22 @@ def _check_one_is_given(flags: dict[str, object], where: str = "") -> None:
         raise typer.BadParameter(f"{where}give only one of {choices} (given: {', '.join(given)})")
 
 
-def _of_files(reference: Path | None, source: Path | None) -> TestSet:
-    from nmt.evaluation.testsets import TestSet
+def _of_files(references: Sequence[Path], source: Path | None) -> TestSet:
+    from nmt.evaluation.testsets import TestSet, by_sentence
 
-    lines = Lines.open(reference)
+    files = [Lines.open(path) for path in references]
+    sides = [lines.read() for lines in files]
+    if len({*map(len, sides)}) > 1:
+        raise unequal_lines(*files)
     sources = Lines.open(source).read() if source is not None else None
-    return TestSet(lines.name, lines.read(), sources, _language_of(reference))
+    name = " + ".join(lines.name for lines in files)
+    return TestSet(name, by_sentence(sides), sources, _language_of(references[0]))
 
 
-def _language_of(reference: Path | None) -> str:
+def _language_of(reference: Path) -> str:
     """Return the language at the end of a file name, such as test.ja or test.ja.gz."""
-    suffixes = reference.suffixes if reference is not None else []
-    return next((suffix[1:] for suffix in reversed(suffixes) if suffix not in COMPRESSED), "")
+    suffixes = reversed(reference.suffixes)
+    return next((suffix[1:] for suffix in suffixes if suffix not in COMPRESSED), "")
 
 
 def _of_dataset(

@@ -84,7 +84,9 @@ class ScoreReport:
         for name, hypotheses in systems.items():
             for metric in (metric.for_sentences() for metric in metrics):
                 counts = metric.checked_counts(hypotheses, test_set.references, test_set.sources)
-                columns.append([(name, self._signed(metric.total([row]))) for row in counts])
+                rows = zip(counts, test_set.references, strict=True)
+                scores = [metric.total([row], [reference]) for row, reference in rows]
+                columns.append([(name, self._signed(score)) for score in scores])
         if not self.as_json:
             for number, ((name, first), *_) in enumerate(columns, 1):
                 say(f"column {number}: {name}, {first.metric}, {first.signature}")

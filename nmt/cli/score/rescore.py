@@ -55,10 +55,12 @@ Source = Annotated[
 ]
 
 Reference = Annotated[
-    Path | None,
+    list[Path] | None,
     typer.Option(
+        metavar="FILE",
         help="References: the feature is the --metric of each translation instead of its "
-        "log-probability by --model; plain, .gz, .xz or .zst.",
+        "log-probability by --model; plain, .gz, .xz or .zst. Repeat it for several "
+        "references.",
         show_default=False,
     ),
 ]
@@ -167,10 +169,11 @@ def rescore(
     chosen = only_model(model)
     scores: ScoreFunction | None = None
     name = metric
-    if reference is not None:
+    references = reference or []
+    if references:
         if chosen is not None or reverse:
             raise typer.BadParameter("give either --reference, or --model and --source")
-        scores = _scores_by_metric(metric, reference, target_lang)
+        scores = _scores_by_metric(metric, references, target_lang)
     elif chosen is not None and source is not None:
         translator = open_model(chosen, device, trust_plugins, target_lang, source_lang)
         if reverse and not translator.model.reads_source:
@@ -182,8 +185,8 @@ def rescore(
         name = "Reverse" if reverse else "Model"
     elif chosen is not None or reverse or not weighted:
         raise typer.BadParameter("give --model and --source, or --reference, or --weights alone")
-    await_stdin(reference, source, listed)
-    texts = [path for path in (reference, source) if path is not None]
+    await_stdin(*references, source, listed)
+    texts = [path for path in (*references, source) if path is not None]
     line_files = [Lines.open(path) for path in texts]
     missing, lists = 0, Lines.open(listed)
     for candidates in rescored(lists, line_files, scores, feature or name, weighted):
@@ -207,13 +210,20 @@ def _scores_by_model(translator: Translator, reverse: bool) -> ScoreFunction:
     return scores
 
 
-def _scores_by_metric(name: str, reference: Path, target_lang: str | None) -> ScoreFunction:
-    """Return scores of single sentences, with references and perhaps their sources."""
-    chosen = metric_for(name, reference, target_lang).for_sentences()
-    return lambda references, *texts: [
-        chosen.compute([row])[0]
-        for row in chosen.checked_counts(texts[-1], references, *texts[:-1])
-    ]
+def _scores_by_metric(
+    name: str, references: Sequence[Path], target_lang: str | None
+) -> ScoreFunction:
+    """Return scores of single sentences, with one or several references and perhaps sources."""
+    from nmt.evaluation.testsets import by_sentence
+
+    chosen = metric_for(name, references[0], target_lang).for_sentences()
+
+    def scores(*columns: list[str]) -> list[float]:
+        sides, texts = columns[: len(references)], columns[len(references) :]
+        counts = chosen.checked_counts(texts[-1], by_sentence(sides), *texts[:-1])
+        return [chosen.compute([row])[0] for row in counts]
+
+    return scores
 
 
 BLOCK = 1024

@@ -32,8 +32,13 @@ NBest = Annotated[
     ),
 ]
 Reference = Annotated[
-    Path,
-    typer.Option("--reference", "-r", help="References, untouched text; plain, .gz, .xz or .zst."),
+    list[Path],
+    typer.Option(
+        "--reference",
+        "-r",
+        metavar="FILE",
+        help="References, untouched text; plain, .gz, .xz or .zst. Repeat for several references.",
+    ),
 ]
 Source = Annotated[
     Path | None,
@@ -83,19 +88,23 @@ def tune(
     """
     import_named(plugin)
     listed = n_best or Path("-")
-    await_stdin(reference, source, listed)
-    chosen = metric_for(metric, reference, target_lang)
-    files = [Lines.open(path) for path in (reference, source) if path is not None]
-    references, *others = (lines.read() for lines in files)
-    if not references:
-        raise NmtError(f"{reference}: no references; give a line for each source line of the list")
-    if any(len(sources) != len(references) for sources in others):
+    await_stdin(*reference, source, listed)
+    first = reference[0]
+    chosen = metric_for(metric, first, target_lang)
+    files = [Lines.open(path) for path in (*reference, source) if path is not None]
+    texts = [lines.read() for lines in files]
+    if not texts[0]:
+        raise NmtError(f"{first}: no references; give a line for each source line of the list")
+    if len({*map(len, texts)}) > 1:
         raise unequal_lines(*files)
-    lists = _lists(listed, len(references), reference)
+    from nmt.evaluation.testsets import by_sentence
+
+    references, sources = by_sentence(texts[: len(reference)]), texts[len(reference) :]
+    lists = _lists(listed, len(references), first)
     names = _names(lists, features, listed)
     if len(references) < FEW_LINES:
         warn(
-            f"{reference}: {len(references)} lines are few: the weights may fit these alone; take "
+            f"{first}: {len(references)} lines are few: the weights may fit these alone; take "
             "a validation set of some hundred lines"
         )
     from nmt.evaluation.tuning import TuningSet
@@ -114,12 +123,12 @@ def tune(
     counts = chosen.checked_counts(
         [candidate.text for candidate in candidates],
         [references[number] for number in numbers],
-        [others[0][number] for number in numbers] if others else None,
+        [sources[0][number] for number in numbers] if sources else None,
     )
     tuning_set = TuningSet(values, counts, [*map(len, lists)], chosen)
     weights, value = tuning_set.tune(seed, restarts)
-    first = tuning_set.first_value()
-    say(f"{chosen.name} of the first translations: {first:.2f}; with these weights: {value:.2f}")
+    before = tuning_set.first_value()
+    say(f"{chosen.name} of the first translations: {before:.2f}; with these weights: {value:.2f}")
     print(yaml.safe_dump(dict(zip(names, weights.tolist(), strict=True)), sort_keys=False), end="")
 
 
