@@ -98,7 +98,6 @@ def test_a_damaged_line_costs_a_line(nmt: Command, run: Path, line: str) -> None
 def test_other_mistakes_cost_a_line(
     nmt: Command, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = tmp_path / "page.html"
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     averaged = tmp_path / "averaged"
     done = nmt("average-checkpoints", "--run", run, "--last", 1, "--output", averaged)
@@ -110,6 +109,7 @@ def test_other_mistakes_cost_a_line(
         ([run, "--svg", "loss", "--json"], 2, "give either --svg or --json"),
         ([run], 1, "charts need Matplotlib; pip install 'nmt-toolkit[report]', or"),
     ):
+        page = tmp_path / ("page.svg" if "--svg" in arguments else "page.html")
         done = nmt("report", *arguments, "--output", page)
         assert (done.status, done.out, page.exists()) == (status, "", False)
         assert message in done.err
@@ -187,6 +187,25 @@ def test_a_file_that_holds_something_else_is_not_overwritten(
             corpus.write_text(text)
             assert nmt(*command, corpus).status == 0
             page_data(corpus.read_text(encoding="utf-8"))
+
+
+def test_a_name_that_ends_as_another_kind_of_document_is_refused(
+    nmt: Command, run: Path, dataset: Path, tmp_path: Path
+) -> None:
+    for command, name, kind in (
+        (("report", run, "--svg", "loss", "--output"), "x.png", "svg"),
+        (("report", run, "--svg", "loss", "--output"), "x.PDF", "svg"),
+        (("report", run, "--json", "--output"), "x.html", "json"),
+        (("report", run, "--output"), "x.svg", "html"),
+        (("inspect", dataset, "--html"), "x.json", "html"),
+        (("explain", "--model", run, "one", "--svg", "cross:1", "-o"), "x.png", "svg"),
+        (("explain", "--model", run, "one", "--output"), "x.png", "html"),
+    ):
+        path = tmp_path / name
+        done = nmt(*command, path)
+        told = f"{path}: the document is {kind.upper()}; give a name that ends in .{kind}"
+        assert (done.status, done.out, done.err) == (1, "", f"nmt: error: {told}\n")
+        assert not path.exists()
 
 
 def test_the_best_validation_of_a_lost_training_does_not_count(tmp_path: Path) -> None:

@@ -18,13 +18,19 @@ BEGINNINGS: dict[Kind, tuple[bytes, ...]] = {
 }
 """First bytes of the documents of each kind, by which an older document is recognised."""
 
+FOREIGN = ("gif", "jpeg", "jpg", "pdf", "webp")
+"""Endings of file names of kinds that no command writes."""
+
 
 def check_kind(path: Path | None, kind: Kind) -> None:
-    """Refuse to write a document over a file of another kind; call before the work begins.
+    """Refuse a file name or an existing file of another kind; call before the work begins.
 
     Raises:
-        NmtError: the file exists and holds something else; an empty file may be replaced.
+        NmtError: the name ends as another kind does; or the file exists and holds something else.
+            An empty file may be replaced.
     """
+    if path is not None and path.suffix[1:].lower() in {*BEGINNINGS, *FOREIGN} - {kind}:
+        raise NmtError(f"{path}: the document is {kind.upper()}; give a name that ends in .{kind}")
     if path is None or not path.exists() or is_written_in_place(path):
         return
     with path.open("rb") as stream:
