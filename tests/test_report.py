@@ -7,6 +7,7 @@ import math
 import os
 import re
 import shutil
+import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 from html_checker import Checker
 
+from nmt.evaluation.groups import welch_test
 from nmt.report.charts import COLOURS, Chart, Line, picture
 from nmt.report.log import Curve, read_log
 from nmt.runs import Run
@@ -265,6 +267,39 @@ def test_several_runs_stand_in_one_page(
     for number in range(3):
         assert f'id="run-{number}" checked' in done.out
         assert f'id="update0-run{number}.validation"' in done.out
+
+
+def test_the_runs_of_a_recipe_form_a_group(nmt: Command, train: Command, tmp_path: Path) -> None:
+    runs = [tmp_path / name for name in ("base1", "wide1", "base2", "base3", "wide2")]
+    for seed, path in enumerate(runs):
+        wide = ("--set", "model.d_ff=48") if path.name.startswith("wide") else ()
+        assert train(path, "--set", f"train.seed={seed + 1}", *wide).status == 0
+    document = json.loads(nmt("report", *runs, "--group", "--json").out)
+    base, wide = document["groups"]
+    assert (base["name"], wide["name"]) == ("base1, base2, base3", "wide1, wide2")
+    assert base["runs"] == ["base1", "base2", "base3"]
+    best = {facts["name"]: facts["best"] for facts in document["runs"]}
+    assert {*base["best"]} == {"update", "loss", "perplexity"}
+    losses = [best[name]["loss"] for name in base["runs"]]
+    loss = base["best"]["loss"]
+    assert (loss["values"], loss["mean"]) == (losses, statistics.fmean(losses))
+    assert loss["standard_deviation"] == pytest.approx(statistics.stdev(losses))
+    assert loss["standard_error"] == pytest.approx(statistics.stdev(losses) / math.sqrt(3))
+    assert loss["p_value"] is None
+    others = [best[name]["loss"] for name in wide["runs"]]
+    assert wide["best"]["loss"]["p_value"] == welch_test(losses, others)
+    page = nmt("report", *runs, "--group").out
+    assert page_data(page)["groups"] == document["groups"]
+    assert "<caption>best loss</caption>" in page
+    for group in (base, wide):
+        shown = [group["best"]["loss"][key] for key in ("mean", "standard_deviation")]
+        cells = "".join(f'<td class="number">{value:.3f}</td>' for value in shown)
+        runs_of_group = f'<td class="number">{len(group["runs"])}</td>'
+        assert f'<th scope="row">{group["name"]}</th>{runs_of_group}{cells}' in page
+    assert "groups" not in json.loads(nmt("report", *runs, "--json").out)
+    refused = nmt("report", *runs, "--group", "--svg", "loss")
+    assert (refused.status, refused.out) == (2, "")
+    assert "--group goes with no --svg: it adds a table" in refused.err
 
 
 def test_every_resume_and_skipped_update_is_marked(nmt: Command, run: Path) -> None:

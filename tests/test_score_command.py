@@ -284,6 +284,51 @@ def test_references_may_be_several(two: list[str]):
     )
 
 
+def test_runs_are_averaged_by_group(two: list[str]):
+    del two[2:]
+    for name, edits in (("base1", 2), ("base2", 4), ("base-large1", 1), ("base-large2", 3)):
+        lines = [f"a b c d {'x' if number < edits else number}" for number in range(20)]
+        Path(f"{name}.de").write_text("".join(f"{line}\n" for line in lines))
+    files = ("base1.de", "base-large2.de", "base2.de", "base-large1.de", "-m", "ter", "-m", "bleu")
+    groups = ("--group", "base", "--group", "base-l")
+    table = output(*two, *files, *groups)
+    rows = [line.split() for line in table.splitlines()]
+    assert rows[0] == ["system", "runs", "ter", "sd", "se", "p", "bleu", "sd", "se", "p"]
+    assert rows[2][:6] == ["base", "2", "3.00", "1.41", "1.00", "-"]
+    assert rows[3][:6] == ["base-l", "2", "2.00", "1.41", "1.00", "0.5528"]
+    assert "\nbase-l: base-large2.de, base-large1.de\n" in table
+    lines = [json.loads(line) for line in output(*two, *files, *groups, "--json").splitlines()]
+    assert [(it["metric"], it["system"]) for it in lines] == [
+        (metric, group) for metric in ("ter", "bleu") for group in ("base", "base-l")
+    ]
+    assert lines[1].pop("p_value") == pytest.approx(1 - 1 / math.sqrt(5))
+    assert lines[1].pop("standard_error") == pytest.approx(1.0)
+    assert lines[1].pop("standard_deviation") == pytest.approx(math.sqrt(2))
+    assert lines[1].pop("signature").startswith("nrefs:1|case:lc|")
+    assert lines[1] == {
+        "system": "base-l",
+        "metric": "ter",
+        "value": 2.0,
+        "details": "(runs: 2)",
+        "higher_is_better": False,
+        "baseline": "base",
+        "runs": ["base-large2.de", "base-large1.de"],
+        "values": [3.0, 1.0],
+    }
+    assert all(f"`{field}`" in OUTPUTS for field in json.loads(json.dumps(lines[0])))
+    path = Path("base1.de").absolute()  # the directory does not count
+    alone = output(*two, str(path), *files[1:], "--group", "base-l", "--group", "base")
+    assert alone.splitlines()[3].split()[:3] == ["base", "2", "3.00"]
+    for flags, told in (
+        (("--group", "b", "--group", "x"), "--group x: begins the names of 0 of the files; give"),
+        (("--group", "base1"), "--group base1: begins the names of 1 of the files; give"),
+        (("--group", "b", "--paired", "bs"), "--group goes with no --paired, --confidence or"),
+    ):
+        result = run(*two, *files, *flags)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert told in result.stderr
+
+
 def test_several_systems_make_a_table(two: list[str]):
     table = output(*two, "--metric", "ter")
     rows = [line.split() for line in table.splitlines()]

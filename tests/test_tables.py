@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nmt.evaluation import Score
-from nmt.evaluation.comparison import Result
+from nmt.evaluation.comparison import Result, group_results
 from nmt.evaluation.tables import table
 
 P = {"baseline": "a_b", "samples": "bs:9|seed:1"}
@@ -65,17 +65,48 @@ def test_a_table_in_latex() -> None:
     assert table(RESULTS[:2], "latex", "100% of #1") == (
         "\\begin{tabular}{lrrr}\n"
         "\\toprule\n"
-        "system & bleu & mean $\\pm$ 95\\% & p \\\\\n"
+        "system & BLEU & mean $\\pm$ 95\\% & p \\\\\n"
         "\\midrule\n"
         "a\\_b & 9.50 & 9.40 $\\pm$ 1.25 & - \\\\\n"
         "longer & 10.25 & 10.00 $\\pm$ 1.00 & 0.0400* \\\\\n"
         "\\bottomrule\n"
         "\\end{tabular}\n"
         "\\par{\\footnotesize test set: 100\\% of \\#1}\n"
-        "\\par{\\footnotesize bleu: s\\textbar{}1}\n"
+        "\\par{\\footnotesize BLEU: s\\textbar{}1}\n"
         "\\par{\\footnotesize mean $\\pm$ 95\\%: of bootstrap samples, bs:9\\textbar{}seed:1}\n"
         "\\par{\\footnotesize p: paired bootstrap resampling against a\\_b, "
         "bs:9\\textbar{}seed:1; * below 0.05}"
+    )
+
+
+def test_latex_has_the_names_of_papers() -> None:
+    names = ["tokenized_bleu", "bleu", "chrf", "chrf++", "ter", "comet", "aer", "exact_1"]
+    drawn = table([result("a", name, 9, name) for name in names], "latex", "x")
+    head = "BLEU [1] & BLEU [2] & chrF & chrF++ & TER & COMET & AER & exact\\_1"
+    assert drawn.splitlines()[2] == f"system & {head} \\\\"
+    assert r"BLEU [1]: tokenized\_bleu}" in drawn
+
+
+def test_a_group_of_runs_has_its_errors() -> None:
+    results = [
+        result(system, "bleu", value, "s|1")
+        for system, value in zip(("a1", "a2", "b1", "b2", "c"), (30, 32, 35, 37, 33), strict=True)
+    ]
+    groups = {"a": ["a1", "a2"], "b": ["b1", "b2"], "c": ["c"]}
+    # t = 5 / sqrt(2); with 2 degrees of freedom p = 1 - t / sqrt(t * t + 2).
+    assert table(group_results(results, groups), "text", "x") == (
+        "system  runs   bleu    sd    se        p\n"
+        "------  ----  -----  ----  ----  -------\n"
+        "a          2  31.00  1.41  1.00        -\n"
+        "b          2  36.00  1.41  1.00  0.0715\n"
+        "c          1  33.00     -     -        -\n"
+        "\n"
+        "test set: x\n"
+        "a: a1, a2\n"
+        "b: b1, b2\n"
+        "bleu: s|1\n"
+        "sd, se: standard deviation of the runs, standard error of their mean\n"
+        "p: Welch's t-test over the runs against a; * below 0.05"
     )
 
 

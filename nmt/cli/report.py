@@ -35,6 +35,14 @@ Axis = Annotated[
     Literal["update", "minutes"],
     typer.Option("--by", help="Unit of the x axis of --svg."),
 ]
+Grouped = Annotated[
+    bool,
+    typer.Option(
+        "--group",
+        help="Add a table of groups of runs whose recipes differ only in the seed: mean, standard "
+        "deviation, standard error and significance of their best validations.",
+    ),
+]
 
 
 def report(
@@ -43,6 +51,7 @@ def report(
     as_json: AsJson = False,
     svg: Svg = None,
     by: Axis = "update",
+    group: Grouped = False,
 ) -> None:
     """Show the curves, the recipe and the data of training runs.
 
@@ -52,12 +61,14 @@ def report(
     """
     if svg and as_json:
         raise typer.BadParameter("give either --svg or --json")
+    if svg and group:
+        raise typer.BadParameter("--group goes with no --svg: it adds a table")
     check_kind(output, "svg" if svg else "json" if as_json else "html")
     if not (svg or as_json):
         check_terminal(output, "report.html")
     from nmt.report.document import read_runs
 
-    gathered = read_runs(runs)
+    gathered = read_runs(runs, group)
     if svg:
         from nmt.report.charts import choose, picture
 

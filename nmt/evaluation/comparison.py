@@ -21,6 +21,7 @@ from sacrebleu.metrics.base import Score as SacreBleuScore
 from sacrebleu.metrics.base import Signature
 
 from nmt.errors import NmtError
+from nmt.evaluation.groups import GroupScore, group_scores
 from nmt.evaluation.metrics import Counts, Metric, Score
 from nmt.evaluation.testsets import References, TestSet, reference_rows
 from nmt.messages import warn
@@ -45,6 +46,10 @@ class Result:
     """Half the width of the interval that holds 95% of the samples' scores."""
     p_value: float | None = None
     """Probability that chance alone makes a difference from the baseline at least as large."""
+    runs: tuple[str, ...] = ()
+    """Names of the systems of a group, whose mean is the score."""
+    group: GroupScore | None = None
+    """Scores of the systems of a group; None for a single system."""
     baseline: str | None = None
     """Name of the system that this system was compared with."""
     samples: str | None = None
@@ -64,6 +69,10 @@ class Result:
         for name in ("mean", "interval", "p_value", "baseline", "samples"):
             if getattr(self, name) is not None:
                 values[name] = getattr(self, name)
+        if self.group is not None:
+            values |= {"runs": self.runs, "values": self.group.values}
+            values["standard_deviation"] = self.group.standard_deviation
+            values["standard_error"] = self.group.standard_error
         return values
 
 
@@ -187,6 +196,36 @@ def compare(
                 )
             )
     return results
+
+
+def group_results(results: Sequence[Result], groups: Mapping[str, Sequence[str]]) -> list[Result]:
+    """Return a result for each metric and group of systems: by metric, then by group.
+
+    Args:
+        results: the results of all systems.
+        groups: the systems of each group, by its name; the first group is the baseline.
+    """
+    by_metric: dict[tuple[str, str], dict[str, Score]] = {}
+    for result in results:
+        key = result.score.metric, result.score.signature
+        by_metric.setdefault(key, {})[result.system] = result.score
+    baseline = next(iter(groups))
+    grouped = []
+    for scores in by_metric.values():
+        values = {name: [scores[run].value for run in runs] for name, runs in groups.items()}
+        for name, group in group_scores(values).items():
+            details = f"(runs: {len(group.values)})"
+            grouped.append(
+                Result(
+                    system=name,
+                    score=replace(scores[groups[name][0]], value=group.mean, details=details),
+                    p_value=group.p_value,
+                    baseline=None if group.p_value is None else baseline,
+                    runs=tuple(groups[name]),
+                    group=group,
+                )
+            )
+    return grouped
 
 
 class _Counted:

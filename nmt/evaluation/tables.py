@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from nmt.evaluation.comparison import Result
+from nmt.evaluation.groups import GroupScore
 from nmt.messages import printable
 
 Form = Literal["text", "markdown", "latex"]
@@ -19,6 +20,18 @@ Note = tuple[str, str]
 """A term and its explanation."""
 
 SIGNIFICANT = 0.05
+PAPER_NAMES = {
+    "bleu": "BLEU",
+    "tokenized_bleu": "BLEU",
+    "paper_bleu": "BLEU",
+    "chrf": "chrF",
+    "chrf++": "chrF++",
+    "ter": "TER",
+    "comet": "COMET",
+    "aer": "AER",
+}
+"""Names of metrics in papers; a metric with the name of another one has another signature."""
+
 METHODS = {"bs": "paired bootstrap resampling", "ar": "paired approximate randomisation"}
 
 
@@ -32,9 +45,16 @@ def table(results: Sequence[Result], form: Form, test_set: str) -> str:
     """
     rows = {result.system: [printable(result.system)] for result in results}
     heads, notes = ["system"], [("test set", printable(test_set))]
+    if groups := {result.system: result.runs for result in results if result.group}:
+        heads.append("runs")
+        for system, runs in groups.items():
+            rows[system].append(str(len(runs)))
+            if runs != (system,):
+                notes.append((rows[system][0], printable(", ".join(runs))))
     keys = [(result.score.metric, result.score.signature) for result in results]
     columns = list(dict.fromkeys(keys))
-    for label, column in zip(_labels(columns), columns, strict=True):
+    names = [PAPER_NAMES.get(name, name) if form == "latex" else name for name, _ in columns]
+    for label, column in zip(_labels(names), columns, strict=True):
         of_column = [result for result, key in zip(results, keys, strict=True) if key == column]
         cells = _cells(label, of_column)
         heads += cells
@@ -48,9 +68,8 @@ def table(results: Sequence[Result], form: Form, test_set: str) -> str:
     return write_table([heads, *rows.values()], notes + _samples(results))
 
 
-def _labels(columns: Sequence[tuple[str, str]]) -> list[str]:
+def _labels(names: Sequence[str]) -> list[str]:
     """Return the names of the metrics, numbered if a metric has several signatures."""
-    names = [metric for metric, _ in columns]
     ambiguous = {name for name, count in Counter(names).items() if count > 1}
     return [
         f"{name} [{names[: at + 1].count(name)}]" if name in ambiguous else name
@@ -63,9 +82,17 @@ def _cells(label: str, results: Sequence[Result]) -> dict[str, Callable[[Result]
     cells: dict[str, Callable[[Result], str]] = {label: lambda result: f"{result.score.value:.2f}"}
     if any(result.mean is not None for result in results):
         cells["mean ± 95%"] = lambda result: f"{result.mean:.2f} ± {result.interval:.2f}"
+    if any(result.group is not None for result in results):
+        cells["sd"] = lambda result: _of_group(result.group, "standard_deviation")
+        cells["se"] = lambda result: _of_group(result.group, "standard_error")
     if any(result.p_value is not None for result in results):
         cells["p"] = _p_value
     return cells
+
+
+def _of_group(group: GroupScore | None, field: str) -> str:
+    value = getattr(group, field, None)
+    return "-" if value is None else f"{value:.2f}"
 
 
 def _p_value(result: Result) -> str:
@@ -80,9 +107,12 @@ def _samples(results: Sequence[Result]) -> list[Note]:
     samples = next((result.samples for result in results if result.samples), "")
     if any(result.mean is not None for result in results):
         notes.append(("mean ± 95%", f"of bootstrap samples, {samples}"))
+    if any(result.group for result in results):
+        notes.append(("sd, se", "standard deviation of the runs, standard error of their mean"))
     if baseline := next((result.baseline for result in results if result.baseline), None):
-        method = METHODS[samples.partition(":")[0]]
-        notes.append(("p", f"{method} against {baseline}, {samples}; * below {SIGNIFICANT}"))
+        method = METHODS[samples.partition(":")[0]] if samples else "Welch's t-test over the runs"
+        drawn = f", {samples}" if samples else ""
+        notes.append(("p", f"{method} against {baseline}{drawn}; * below {SIGNIFICANT}"))
     return notes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 from nmt.data.dataset import Dataset, length_statistics, tokens_in_use
 from nmt.data.manifest import SIDES
 from nmt.errors import NmtError
+from nmt.evaluation.groups import group_scores
 from nmt.evaluation.metrics import metrics
 from nmt.io.documents import finite
 from nmt.languages import count_words, has_spaces
@@ -26,6 +28,9 @@ NOT_KEPT = "The run keeps no translations: they are written where train.valid_me
 
 UNSHARED = ("train.save_dir",)
 """Keys of the recipe that differ in every run and are not shown."""
+
+PER_RUN = (*UNSHARED, "train.seed", "train.data")
+"""Keys in which the recipes of a group may differ; the fingerprint of the data may not differ."""
 
 ABSENT = "–"
 """Stands for the value of a key that a recipe does not have."""
@@ -43,6 +48,8 @@ class RunReport:
 
     runs: Mapping[str, Run]
     logs: Mapping[str, Log]
+    is_grouped: bool = False
+    """Whether the report shows means over the runs of each recipe."""
 
     @cached_property
     def panels(self) -> list[Panel]:
@@ -78,6 +85,32 @@ class RunReport:
             if key not in UNSHARED and any(value != values[0] for value in values)
         }
 
+    def groups(self) -> list[dict[str, Any]]:
+        """Return the scores of the best validations, by groups of runs that differ in the seed.
+
+        Recipes of a group are equal except for train.seed and the paths of the run and its data.
+        """
+        by_recipe: dict[str, list[str]] = {}
+        for name, run in self.runs.items():
+            recipe = flatten(json_values(run.recipe))
+            values = {key: recipe[key] for key in sorted(recipe) if key not in PER_RUN}
+            by_recipe.setdefault(json.dumps([run.data, values]), []).append(name)
+        names = [", ".join(runs) for runs in by_recipe.values()]
+        best = {name: self._scores(log, log.best) or {} for name, log in self.logs.items()}
+        scores: dict[str, dict[str, Any]] = {name: {} for name in names}
+        for metric in dict.fromkeys(key for values in best.values() for key in values):
+            values = {
+                name: [value for run in runs if (value := best[run].get(metric)) is not None]
+                for name, runs in zip(names, by_recipe.values(), strict=True)
+            }
+            known = {name: numbers for name, numbers in values.items() if numbers}
+            for name, group in group_scores(known).items():
+                scores[name][metric] = vars(group)
+        return [
+            {"name": name, "runs": runs, "best": scores[name]}
+            for name, runs in zip(names, by_recipe.values(), strict=True)
+        ]
+
     def document(self) -> dict[str, Any]:
         """Return plain values for JSON, with every value of every curve."""
         datasets: dict[str, dict[str, Any]] = {}
@@ -99,6 +132,7 @@ class RunReport:
             "runs": described,
             "datasets": datasets,
             "differences": self.differences(),
+            **({"groups": self.groups()} if self.is_grouped else {}),
             "curves": curves(self.panels),
         }
 
@@ -138,7 +172,7 @@ class RunReport:
         return {"update": update, **finite(log.validation.get(update, {}))}
 
 
-def read_runs(paths: Sequence[Path]) -> RunReport:
+def read_runs(paths: Sequence[Path], is_grouped: bool = False) -> RunReport:
     """Read runs and their logs; a run may be training meanwhile.
 
     Runs are named after their directories; runs with the same name are named with their parent
@@ -161,7 +195,8 @@ def read_runs(paths: Sequence[Path]) -> RunReport:
                 f"{run.path}: is an average or an import, which has no log; give a run that "
                 "`nmt train` has made"
             )
-    return RunReport(runs, {name: read_log(run.path / LOG) for name, run in runs.items()})
+    logs = {name: read_log(run.path / LOG) for name, run in runs.items()}
+    return RunReport(runs, logs, is_grouped)
 
 
 def curves(shown: Sequence[Panel], thin: bool = False) -> dict[str, Any]:

@@ -34,6 +34,8 @@ def page(report: RunReport) -> str:
         section("runs", "Runs", _overview(document)),
         section("curves", "Curves", *_charts(report)),
     ]
+    if "groups" in document:
+        sections.append(section("groups", "Groups of runs", *_groups(document["groups"])))
     if len(names) > 1:
         sections.append(section("differences", "Differences", _differences(document)))
     sections += [
@@ -188,6 +190,28 @@ def _differences(document: dict[str, Any]) -> str:
         return paragraph("The recipes of the runs have the same values.")
     rows = [[key, *map(_value, values)] for key, values in document["differences"].items()]
     return table("Keys of the recipes whose values differ", ["key", *names], rows)
+
+
+def _groups(groups: list[dict[str, Any]]) -> list[str]:
+    """Return a table for each number of the best validations, with a row for each group."""
+    head = ["group", "runs", "mean", "standard deviation", "standard error", "p"]
+    note = (
+        "The recipes of a group differ only in train.seed. Each number is of the best validations; "
+        "p is the two-sided p-value of Welch’s t-test over the runs against the first group."
+    )
+    tables = []
+    for metric in dict.fromkeys(metric for group in groups for metric in group["best"]):
+        digits = 0 if metric == "update" else 3
+        rows = []
+        for group in groups:
+            if score := group["best"].get(metric):
+                cells = ("mean", "standard_deviation", "standard_error")
+                shown = [number(score[cell], digits) for cell in cells]
+                rows.append(
+                    [group["name"], len(score["values"]), *shown, number(score["p_value"], 4)]
+                )
+        tables.append(table(f"best {metric}", head, rows))
+    return [paragraph(note), *tables]
 
 
 def _value(value: object) -> str:

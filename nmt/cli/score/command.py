@@ -153,6 +153,17 @@ Paired = Annotated[
         rich_help_panel=SIGNIFICANCE,
     ),
 ]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--group",
+        metavar="PREFIX",
+        help="Average the systems whose file names begin so, such as runs of one recipe with "
+        "several seeds, and compare each group with the first. Repeat for each group.",
+        show_default=False,
+        rich_help_panel=SIGNIFICANCE,
+    ),
+]
 Confidence = Annotated[
     bool,
     typer.Option(
@@ -230,6 +241,7 @@ def score(
     alignments: Alignments = None,
     by_document: ByDocument = False,
     sentence_level: SentenceLevel = False,
+    group: Groups = None,
     paired: Paired = None,
     confidence: Confidence = False,
     samples: Samples = None,
@@ -251,6 +263,7 @@ def score(
     await_stdin(*given, source, alignments, *files)
     references = References(given, source, data, split, testset, pair, target_lang, source_lang)
     report = ScoreReport(
+        group=group or (),
         paired=paired,
         confidence=confidence,
         samples=samples,
@@ -267,8 +280,8 @@ def score(
         return
     if reference or settings.flags["score.metrics"] or alignments or report.needs_metrics:
         raise typer.BadParameter(
-            "--model goes with no --reference, --metric, --alignments, --by-document, --paired, "
-            "--confidence, --samples, --sentence-level or --table"
+            "--model goes with no --reference, --metric, --alignments, --by-document, --group, "
+            "--paired, --confidence, --samples, --sentence-level or --table"
         )
     device = "auto" if device is None else device
     _score_by_model(chosen, device, files, references, settings, as_json)
@@ -316,7 +329,7 @@ def _score_by_metrics(
         raise typer.BadParameter("--alignments goes with no --metric: the metric of links is aer")
     if alignments is not None and report.by_document:
         raise typer.BadParameter("--alignments goes with no --by-document: links are of sentences")
-    report.check(len(files))
+    report.check(files)
     if references.source is not None and not references.reference:
         raise typer.BadParameter(
             "--source goes with --reference or --model; --data and --testset have their own source"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import typer
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 class ScoreReport:
     """Statistics and form of the scores of metrics."""
 
+    group: Sequence[str]
+    """Beginnings of the file names of each group."""
     paired: Literal["bs", "ar"] | None
     confidence: bool
     samples: int | None
@@ -34,17 +37,29 @@ class ScoreReport:
     def needs_metrics(self) -> bool:
         """Whether an option is given that has a meaning for metrics only."""
         level = self.by_document or self.sentence_level
-        return bool(level or self.paired or self.confidence or self.samples or self.table)
+        tested = self.group or self.paired or self.confidence or self.samples
+        return bool(level or tested or self.table)
 
-    def check(self, systems: int) -> None:
-        """Raise a BadParameter if options do not go together."""
+    def check(self, files: Sequence[Path]) -> None:
+        """Raise a BadParameter if options do not go together, or a group is too small."""
         if self.as_json and self.table is not None:
             raise typer.BadParameter("give either --json or --table")
         if self.sentence_level and (self.paired or self.confidence or self.table):
             raise typer.BadParameter(
                 "--sentence-level goes with no --paired, --confidence or --table"
             )
-        if self.paired and systems == 1:
+        if self.group and (self.paired or self.confidence or self.sentence_level):
+            raise typer.BadParameter(
+                "--group goes with no --paired, --confidence or --sentence-level: it compares runs"
+            )
+        groups = self._groups(map(str, files))
+        for prefix in self.group:
+            if len(groups[prefix]) < 2:
+                raise typer.BadParameter(
+                    f"--group {prefix}: begins the names of {len(groups[prefix])} of the files; "
+                    "give the translations of two or more runs"
+                )
+        if self.paired and len(files) == 1:
             raise typer.BadParameter(
                 "--paired compares systems: give two or more, the baseline first"
             )
@@ -63,7 +78,7 @@ class ScoreReport:
             self._print_scores(systems, test_set, metrics)
 
     def _print_scores(self, systems: Systems, test_set: TestSet, metrics: Sequence[Metric]) -> None:
-        from nmt.evaluation.comparison import Resampling, compare
+        from nmt.evaluation.comparison import Resampling, compare, group_results
         from nmt.evaluation.tables import table
 
         resampling = Resampling(
@@ -71,6 +86,8 @@ class ScoreReport:
         )
         results = compare(systems, test_set.references, metrics, test_set.sources, resampling)
         results = [replace(result, score=self._signed(result.score)) for result in results]
+        if self.group:
+            results = group_results(results, self._groups(systems))
         if form := self.table or ("text" if len(systems) > 1 and not self.as_json else None):
             print(table(results, form, str(test_set)))
             return
@@ -97,6 +114,15 @@ class ScoreReport:
                     print(json.dumps(fields, ensure_ascii=False))
             else:
                 print("\t".join(f"{value.value:.2f}" for _, value in row))
+
+    def _groups(self, systems: Iterable[str]) -> dict[str, list[str]]:
+        """Return the systems of each group; a system without a group is a group of one."""
+        groups: dict[str, list[str]] = {prefix: [] for prefix in self.group}
+        for system in systems:
+            names = system, Path(system).name
+            begin = [text for text in self.group if any(name.startswith(text) for name in names)]
+            groups.setdefault(max(begin, key=len, default=system), []).append(system)
+        return groups
 
     def _signed(self, score: Score) -> Score:
         """Return the score with the signature of what was scored."""
