@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,27 @@ def test_the_page_shows_it(nmt: Command, runs: list[Path]) -> None:
     for words in ("worst of the last validation", "tokens; de: "):
         assert words in done.out
     assert done.out.count("<details>") > 2 * 20
+
+
+def test_a_dataset_is_found_from_any_directory(
+    nmt: Command, run: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from nmt.runs import Run
+
+    place, elsewhere = tmp_path / "trained", tmp_path / "elsewhere"
+    nested = place / "runs" / "first"
+    nested.parent.mkdir(parents=True)
+    shutil.copytree(run, nested, symlinks=True)
+    shutil.copytree(dataset, place / "data-bin")
+    recipe = Run.open(nested).recipe
+    recipe["train"]["data"] = "data-bin"
+    Run.open(nested).with_recipe(recipe)
+    (elsewhere / "data-bin").mkdir(parents=True)  # not the dataset of the run
+    for directory in (place, elsewhere, nested):
+        monkeypatch.chdir(directory)
+        (facts,) = json.loads(nmt("report", nested, "--json").out)["datasets"].values()
+        assert facts["fingerprint"] == Run.open(nested).data
+        assert Path(facts["path"]).resolve() == place / "data-bin"
 
 
 def test_without_its_dataset_a_run_is_reported(

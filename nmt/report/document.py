@@ -6,6 +6,7 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -218,14 +219,20 @@ def curves(shown: Sequence[Panel], thin: bool = False) -> dict[str, Any]:
 def dataset_of(run: Run) -> Dataset:
     """Return the dataset that a run was trained on.
 
+    The recipe may name it relative to the directory where `nmt train` ran, which is in general one
+    of the directories that hold the run.
+
     Raises:
         NmtError: the dataset is not at the path that the recipe names, or it has changed.
     """
     path = Path(str(run.recipe.get("train", {}).get("data")))
-    dataset = Dataset.open(path)
-    if dataset.manifest.fingerprint != run.data:
-        raise NmtError(f"{path}: not the dataset that {run.path} was trained on")
-    return dataset
+    for directory in (Path(), *run.path.resolve().parents):
+        with suppress(NmtError):
+            dataset = Dataset.open(directory / path)
+            if dataset.manifest.fingerprint == run.data:
+                return dataset
+    Dataset.open(path)
+    raise NmtError(f"{path}: not the dataset that {run.path} was trained on")
 
 
 def dataset_facts(dataset: Dataset) -> dict[str, Any]:
