@@ -59,6 +59,7 @@ class Part(nn.Module):
 def adaptation_weights(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the weights of all parts of adaptations by name."""
     parts = (module for module in model.modules() if isinstance(module, Part))
+    # By identity, because == compares tensors element by element.
     inside = {id(weight) for part in parts for weight in part.parameters()}
     return {name: weight for name, weight in model.named_parameters() if id(weight) in inside}
 
@@ -114,6 +115,7 @@ class LoRA(Adaptation):
     @torch.no_grad()
     def merge_into(self, model: nn.Module) -> None:
         """Add each product to the matrix of its layer."""
+        # A list, because `_shrink` changes the classes that the walk looks for.
         for layer in [module for module in model.modules() if isinstance(module, LowRankLinear)]:
             product = layer.part.product()
             _shrink(layer)
@@ -212,5 +214,6 @@ def _extend(module: nn.Module, kind: type[nn.Module], part: Part) -> None:
 
 def _shrink(module: nn.Module) -> None:
     """Undo :func:`_extend`."""
+    # `_extend` made a class of (kind, class before).
     module.__class__ = type(module).__bases__[1]
     del module.part

@@ -55,6 +55,7 @@ class Ensemble(Model):
         """
         pairs = zip(self.shares, self.members, strict=True)
         reading = [(share, member) for share, member in pairs if member.reads_source]
+        # Language models attend to no source: the contract's error says so.
         if not reading:
             return super().source_attention(source, target)
         total = sum(share for share, _ in reading)
@@ -145,10 +146,12 @@ class Shortlisted(Model):
         self.few = few
         self.tokens = tokens
         self.logits_mask: Tensor | None = None  # [B, 1, U]; None for a lone sentence
+        # A lone sentence's shortlist is the union itself.
         if len(allowed) > 1:
             nothing = torch.zeros(allowed.shape, device=allowed.device)
             # Added to logits: on a CPU an addition takes a tenth of the time of a masked fill.
             self.logits_mask = nothing.masked_fill(~allowed, float("-inf"))[:, None]
+        # A new module begins in training mode, also around a model in evaluation mode.
         self.training = model.training
 
     def decode(self, source: Tensor, target: Tensor) -> Tensor:

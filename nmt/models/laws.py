@@ -11,6 +11,7 @@ from nmt.data.vocabulary import BOS, EOS, UNK
 from nmt.errors import NmtError
 from nmt.models.base import Model
 
+# Unequal lengths, so that padding occurs on both sides.
 LENGTHS = np.array([[5, 3], [4, 2]])
 """Tokens of the two sources and of the two targets."""
 
@@ -53,6 +54,7 @@ def _compared(model: Model, sizes: tuple[int, int]) -> dict[str, tuple[Tensor, T
     ends = [np.cumsum(lengths) - 1 for lengths in LENGTHS]
     begins = [0, *ends[1][:-1] + 1]
     packed_source, packed_target = (
+        # A vocabulary may have special ids alone.
         torch.from_numpy(np.resize(np.arange(EOS + 1, size) if size > EOS + 1 else UNK, count))
         for size, count in zip(sizes, LENGTHS.sum(1), strict=True)
     )
@@ -68,14 +70,18 @@ def _compared(model: Model, sizes: tuple[int, int]) -> dict[str, tuple[Tensor, T
     state = model.start(source)
     steps: list[Tensor] = []
     for tokens in target.T[..., None]:
+        # A beam from the second step on, so that steps after a `select` are compared, too.
         rows = tokens.expand(-1, 2) if steps else tokens
         step = model.decode_step(rows, state)
+        # The last row is a copy that `select` made.
         steps.append(_shaped("decode_step", step, *rows.shape, width)[:, -1])
         if len(steps) == 1:
             state.select(torch.tensor([[0, 0], [1, 1]], device=device))  # opens a beam
     stepped = packing.target.unpad(torch.stack(steps, 1))
     other = target.clone()
+    # Only the last token differs, so all outputs before it must be equal.
     other[0, -1] = EOS
+    # The shorter pair, without its padding.
     alone = model.decode(source[1:, : LENGTHS[0, 1]], target[1:, : LENGTHS[1, 1]])
     return {
         "decode_packs and decode give different outputs": (packed, outputs),
@@ -98,4 +104,5 @@ def _shaped(method: str, output: object, *shape: int) -> Tensor:
 
 def _are_near(one: Tensor, two: Tensor, tolerance: float) -> bool:
     difference = (one.float() - two.float()).abs().max()
+    # Relative: the magnitude of an output is the model's own choice.
     return bool(difference <= tolerance * two.float().abs().max())

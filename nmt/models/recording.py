@@ -56,6 +56,7 @@ def recorded_attention(
             hook.remove()
     maps = []
     for (kind, layer, _), function, inner in zip(places, functions, plain, strict=True):
+        # A subclass may have other scores.
         if type(inner) is FullAttention:
             queries, keys, *_ = inputs[inner]
             # Heads that share keys may be queries of one head, in the same order.
@@ -75,6 +76,7 @@ def weights_of(function: nn.Module, inputs: AttentionInput) -> Tensor:
     values = inputs.values
     length, width = values.shape[2:]
     units = torch.eye(length, dtype=values.dtype, device=values.device)
+    # Up to whole groups of as many unit vectors as a value is wide.
     units = nn.functional.pad(units, (0, -length % width))
 
     def attended(columns: Tensor) -> Tensor:

@@ -26,9 +26,11 @@ def has_flash(
     return (
         device.type == "cuda"
         and dtype in (torch.bfloat16, torch.float16)
+        # FlashAttention's limits of a head's width.
         and widths[0] == widths[1]
         and widths[0] % 8 == 0
         and widths[0] <= 256
+        # torch's attention on sequences of varying length has no dropout.
         and dropout == 0.0
         # What is being compiled is compilable, and the compiler cannot ask the GPU.
         and (torch.compiler.is_compiling() or _is_newer_gpu(device))
@@ -64,6 +66,7 @@ def fits_own_kernels(packs: tuple[Pack, Pack], width: int) -> bool:
         width: C, of a head.
     """
     sentences = len(packs[0].ends) - 1
+    # By the mean length: longer sentences fill torch's blocks of 128 as well.
     is_short = all(len(pack.sentence_of_tokens) < TORCH_BLOCK * sentences for pack in packs)
     return (
         packs[0].device.type == "cuda" and is_short and width in (16, 32, 64) and has_own_kernels()
@@ -76,6 +79,7 @@ def own_attention(
     """Return what :func:`flash_attention` returns, by :mod:`nmt.models.kernels.triton`."""
     from nmt.models.kernels.triton import PackAttention
 
+    # The kernels step over keys and values that lie side by side.
     if len(parts) == 3:
         parts = parts[0], torch.cat(parts[1:], 1)
     attended: Tensor = PackAttention.apply(  # type: ignore[no-untyped-call]
@@ -115,6 +119,7 @@ def flash_attention(
         of_keys.ends,
         of_queries.longest,
         of_keys.longest,
+        # Reach to the left and to the right, -1 for no limit: (-1, 0) is the causal mask.
         window_size=(-1, 0) if causal else (-1, -1),
     )
     assert isinstance(attended, Tensor)  # no logarithms of sums are asked for

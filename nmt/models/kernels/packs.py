@@ -39,6 +39,7 @@ def choose_kernel(attention: MultiHeadAttention, packs: tuple[Pack, Pack]) -> Pa
     dropout = attention.dropout if attention.training else 0.0
     if has_flash(device, compute_dtype(device), attention.widths, dropout):
         return own_attention if fits_own_kernels(packs, attention.widths[0]) else flash_attention
+    # Rows store scores [R * H, L, L'], which grow with the square of their length.
     if all(pack.shape[1] <= LONG for pack in packs):
         return partial(row_attention, dropout=dropout)
     return None
@@ -56,6 +57,7 @@ def attend_by_kernel(
     Heads of keys and values are repeated for the queries of their group.
     """
     heads = attention.qkv_heads[0]
+    # Kernels take three parts of equal width; grouped heads and another d_v are taken apart.
     if len({*attention.qkv_sizes}) > 1:
         parts = [
             part.view(len(part), count, -1).repeat_interleave(heads // count, 1).flatten(1)
@@ -178,6 +180,7 @@ class RowAttention(torch.autograd.Function):
                 for at, (part, count) in enumerate(zip(parts, counts, strict=True))
                 for row in _to_rows(part, of_keys if at else of_queries, count, heads)
             )
+            # In place: `_to_rows` made a copy, so the projection stays unscaled.
             queries *= queries.shape[-1] ** -0.5
             scores = torch.bmm(queries, keys.transpose(1, 2))  # [R * H, L, L']
             by_row = scores.view(of_queries.shape[0], heads, *scores.shape[1:])
@@ -188,6 +191,7 @@ class RowAttention(torch.autograd.Function):
             weights = torch.softmax(scores, -1, out=scores)
             kept = keep_mask(weights, dropout) if dropout else None
             attended = torch.bmm(weights if kept is None else weights * kept, values)
+        # As rows, so that the backward pass arranges only the gradient.
         ctx.save_for_backward(queries, keys, values, weights, kept)
         ctx.packs, ctx.heads, ctx.counts = packs, heads, counts
         return _from_rows((attended,), of_queries, heads)
@@ -200,12 +204,16 @@ class RowAttention(torch.autograd.Function):
         [d_rows] = _to_rows(d_attended.contiguous(), of_queries, 1, heads)
         # Empty places read an arbitrary token in the forward pass and must not give it a gradient.
         d_rows.view(-1, d_rows.shape[-1]).index_fill_(0, of_queries.empty_places(heads), 0.0)
+        # Dropout multiplies by the forward pass's mask; a new draw would be another function.
         used = weights if kept is None else weights * kept
+        # Of O = W V: dV = W^T dO, dW = dO V^T.
         d_values = torch.bmm(used.transpose(1, 2), d_rows)
         d_weights = torch.bmm(d_rows, values.transpose(1, 2))
         if kept is not None:
             d_weights *= kept
+        # dS = W (dW - sum of W dW) in each row.
         d_scores = torch._softmax_backward_data(d_weights, weights, -1, weights.dtype)
+        # The saved queries are scaled: `d_keys` needs no factor then, and `d_queries` gets it.
         d_queries = torch.bmm(d_scores, keys).mul_(queries.shape[-1] ** -0.5)
         d_keys = torch.bmm(d_scores.transpose(1, 2), queries)
         d_all = iter((d_queries, d_keys, d_values))
@@ -241,6 +249,7 @@ def link_weights(queries: Tensor, keys: Tensor, packing: Packing, links: Tensor)
         links: [2, n] int64, source and target tokens of a sentence, whose weights are returned.
     """
     if not links.shape[1]:
+        # Empty, yet part of the graph: a batch without links can be differentiated, too.
         return queries.flatten()[:0].float()
     of_queries, of_keys = packing.target, packing.source
     heads = queries.shape[1]
@@ -249,6 +258,7 @@ def link_weights(queries: Tensor, keys: Tensor, packing: Packing, links: Tensor)
         for part, pack in ((queries, of_queries), (keys, of_keys))
     )
     scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(1, 2)  # [R * H, L, L']
+    # float32, because guided alignment takes the logarithm of small weights.
     by_row = scores.float().view(of_queries.shape[0], heads, *scores.shape[1:])
     weights: Tensor = (by_row + of_queries.bias(of_keys, False, by_row.dtype)).softmax(-1).mean(1)
     sources, targets = links

@@ -37,6 +37,7 @@ def _vectors(base, tokens, stride, end, WIDTH: tl.constexpr):
 @triton.jit
 def _store(base, tokens, stride, end, vectors, WIDTH: tl.constexpr):
     """Write the vectors [BLOCK, WIDTH] of the tokens before `end`."""
+    # In int64, because a large pack has more than 2^31 numbers.
     places = base + tokens[:, None].to(tl.int64) * stride + tl.arange(0, WIDTH)[None, :]
     tl.store(places, vectors.to(base.dtype.element_ty), mask=tokens[:, None] < end)
 
@@ -87,6 +88,7 @@ def attend(
         end = tl.minimum(end, at + BLOCK)
     of_queries = tl.load(query_sentences + queries, mask=queries < query_count, other=-2)
     q_block = _vectors(q + head * WIDTH, queries, Q_STRIDE, query_count, WIDTH)
+    # Finite, because -inf minus -inf is NaN when the sums are rescaled.
     highest = tl.full((BLOCK,), -1.0e30, tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
     attended = tl.zeros((BLOCK, WIDTH), tl.float32)
@@ -100,6 +102,7 @@ def attend(
         weights = tl.exp2(scores - higher[:, None])
         shrink = tl.exp2(highest - higher)
         total = total * shrink + tl.sum(weights, 1)
+        # Products in the inputs' dtype, as tensor cores take them; sums in float32.
         attended = attended * shrink[:, None] + _product(weights.to(v_block.dtype), v_block)
         highest = higher
     # A sentence may have no keys: its queries get zeros, and all weights of their gradient are 0.
@@ -120,13 +123,16 @@ def query_gradient(
 ):  # fmt: skip
     """Compute the gradient of a block of queries; keep the dots of outputs with their gradients."""
     at, head = tl.program_id(0) * BLOCK, tl.program_id(1)
+    # After the queries, if all three lie side by side; else at the beginning.
     k = kv + (KV_STRIDE - 2 * STRIDE) + head * WIDTH
     v = k + STRIDE
     queries = at + tl.arange(0, BLOCK)
     begin, end = _range(at, query_count, query_sentences, key_ends, BLOCK)
+    # No query of the block sees a later key.
     if CAUSAL:
         end = tl.minimum(end, at + BLOCK)
     is_query = queries < query_count
+    # -2 here and -1 for keys: places beyond the ends match nothing.
     of_queries = tl.load(query_sentences + queries, mask=is_query, other=-2)
     q_block = _vectors(q + head * WIDTH, queries, Q_STRIDE, query_count, WIDTH)
     d_block = _vectors(d_output + head * WIDTH, queries, STRIDE, query_count, WIDTH)
@@ -145,6 +151,7 @@ def query_gradient(
         scores = _scores(queries, keys, of_queries, of_keys, q_block, k_block, WIDTH, CAUSAL)
         weights = tl.exp2(scores - log_sum[:, None])
         d_weights = _product(d_block, tl.trans(v_block))
+        # The gradient of a softmax; `dot` is the sum of the weights times their gradients.
         d_scores = weights * (d_weights - dot[:, None])
         gradient += _product(d_scores.to(k_block.dtype), k_block)
     gradient *= _scale(WIDTH)

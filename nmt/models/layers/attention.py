@@ -54,6 +54,7 @@ class AttentionConfig:
 
     def new_projection(self, size: int) -> nn.Linear:
         """Return a new projection from the model to `size` columns."""
+        # All heads in one matrix: the projections W_1 ... W_h of section 3.2.2 side by side.
         return glorot(nn.Linear(self.d_model, size, bias=self.bias))
 
     def new_attention_fn(self, inner: nn.Module | None = None) -> nn.Module:
@@ -112,9 +113,11 @@ def attention_weights(
     """Return the softmax of the allowed scores [B, H, Q, S], with dropout on the weights."""
     if mask is not None:
         is_bool = mask.dtype == torch.bool
+        # Minus infinity before the softmax gives a forbidden key the weight 0 (section 3.2.3).
         scores = scores.where(mask, -math.inf) if is_bool else scores + mask
     if causal:
         scores = scores.where(causal_mask(scores), -math.inf)
+    # Dropout on weights is tensor2tensor's of October 2017; section 5.4 has none.
     return F.dropout(scores.softmax(dim=-1), dropout)
 
 
@@ -151,6 +154,7 @@ class FullAttention(nn.Module):
             return F.scaled_dot_product_attention(
                 queries, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=causal
             )
+        # Equation 1. Scaling the queries takes Q * C products, scaling the scores would take Q * S.
         scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2)  # [B, H, Q, S]
         return attention_weights(scores, mask, causal, dropout) @ values
 
@@ -179,6 +183,8 @@ class GroupedAttention(nn.Module):
         is_foldable = self.is_plain and not causal and queries.is_cpu
         if is_foldable and (mask is None or mask.shape[1] == 1):
             if mask is not None and mask.shape[2] > 1:
+                # Folded queries [B, G, group * Q, C] lie head after head; the mask's rows repeat
+                # for each.
                 mask = mask.repeat(1, 1, self.group, 1)
             grouped = queries.reshape(queries.shape[0], keys.shape[1], -1, queries.shape[-1])
             attended: Tensor = self.inner(inputs._replace(queries=grouped, mask=mask))

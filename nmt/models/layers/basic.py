@@ -36,6 +36,7 @@ def deep_norm_scales(encoder_layers: int, decoder_layers: int) -> dict[str, tupl
     Alpha scales the residual stream. Beta scales the initial weights of feed-forward layers, values
     and attention output.
     """
+    # N^4 M, of N encoder layers and M decoder layers.
     depth = encoder_layers**4 * decoder_layers
     return {
         "encoder": (0.81 * depth ** (1 / 16), 0.87 * depth ** (-1 / 16)),
@@ -70,12 +71,14 @@ def keep_mask(x: Tensor, rate: float) -> Tensor:
     if x.device.type != "cpu":
         return F.dropout(torch.ones_like(x), rate)
     words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64)
+    # From -2^63, because the default range leaves the sign bit 0.
     eighths = words.random_(-(1 << 63), None).view(torch.int8)[: x.numel()]
     # If the rate lies between two of the 256 levels, choose one at random for the whole mask.
     level = math.floor(rate * 256 + torch.rand(()).item())
     if level == 256:
         return torch.zeros_like(x)
     kept = torch.empty_like(x)  # converting a bool takes five times as long
+    # Bytes are signed here, so the level moves down by 128.
     torch.ge(eighths.view(x.shape), level - 128, out=kept)
     return kept.mul_(1.0 / (1.0 - rate))
 
@@ -110,6 +113,8 @@ class ResidualModule(nn.Module):
             arguments, named = (*_tensors(arguments), *self.parameters()), {}
         elif self.training and torch.is_grad_enabled():
             if self.is_recomputed:
+                # The reentrant variant needs an input with a gradient, and takes no named
+                # arguments.
                 compute = partial(checkpoint, compute, use_reentrant=False)
             elif self.compiled is not None and not self._forward_hooks:  # which it would not call
                 compute = self.compiled

@@ -243,6 +243,7 @@ def _write(stored: Tensor | None, new: Tensor, at: int) -> Tensor:
         if stored is not None:
             roomy[:, :, :at] = stored[:, :, :at]
         stored = roomy
+    # In place, because a search keeps no gradients.
     stored[:, :, at : at + count] = new
     return stored
 

@@ -63,6 +63,7 @@ class FeedForward(nn.Module):
         # As [P, D]: with more dimensions, a linear layer returns a view. Changing a view in place
         # makes the backward pass copy the gradient.
         inner = self.inner(x.reshape(-1, x.shape[-1]))
+        # Dropout inside the layer is tensor2tensor's of October 2017; the paper has none.
         output: Tensor = self.outer(self.dropout(self.activation(inner)))
         return output.view_as(x)
 

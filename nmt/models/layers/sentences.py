@@ -52,6 +52,7 @@ class Padded(SentenceLayout):
     @classmethod
     def of(cls, tokens: Tensor) -> Padded:
         """Return the sentences of token ids [B, S], whose padding is not attended to."""
+        # [B, 1, 1, S]: one mask for all heads and all queries.
         return cls((tokens != PAD)[:, None, None, :])
 
     def positions(self, x: Tensor) -> Tensor:
@@ -113,6 +114,7 @@ class Packed(SentenceLayout):
             causal: whether a query sees only the keys up to itself.
         """
         packs = self.pack, self.keys
+        # Encodings and patterns that act on scores know padded sentences alone.
         if self.kernel is None or not attention.is_plain:
             return attend_padded(attention, parts, packs, causal)
         return attend_by_kernel(self.kernel, attention, parts, packs, causal)

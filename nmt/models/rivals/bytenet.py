@@ -69,6 +69,7 @@ class ResidualBlock(nn.Module):
         width, kernel = config.width, config.kernel
         self.width, self.kernel, self.dilation = width, kernel, dilation
         self.norms = nn.ModuleList(nn.LayerNorm(size) for size in (2 * width, width, width))
+        # A convolution of kernel 1 is a linear layer.
         self.reduce = glorot(nn.Linear(2 * width, width))
         self.convolution = glorot(nn.Linear(kernel * width, width))
         self.expand = glorot(nn.Linear(width, 2 * width))
@@ -151,6 +152,7 @@ class ByteNet(Model):
         x = F.pad(x, (0, 0, 0, unfolded - source.shape[1]))
         for block in self.encoder:
             x = block.encode(x, mask)
+        # Biases reach positions beyond a sentence, which a pack does not have.
         return x * mask
 
     def _unfolded(self, lengths: Tensor) -> Tensor:

@@ -81,6 +81,7 @@ def linear(inputs: int, outputs: int, dropout: float = 0.0) -> nn.Linear:
         outputs: output width.
         dropout: dropout rate on the input.
     """
+    # Dropout scales what it keeps by 1 / (1 - p), and the variance with it.
     return _normal(nn.Linear(inputs, outputs), math.sqrt((1 - dropout) / inputs))
 
 
@@ -90,6 +91,7 @@ def convolution(inputs: int, outputs: int, kernel: int, dropout: float) -> nn.Li
     The layer computes twice `outputs`, which the gated linear unit halves.
     """
     fan_in = kernel * inputs
+    # A GLU's output has about a quarter of its input's variance, hence the 4.
     return _normal(nn.Linear(fan_in, 2 * outputs), math.sqrt(4 * (1 - dropout) / fan_in))
 
 
@@ -108,6 +110,7 @@ class Embedding(nn.Module):
         self.words = TokenEmbedding(vocabulary, width)
         self.positions = LearnedPositions(config.max_positions, width, std=0.1)
         self.dropout = Dropout(config.dropout)
+        # Section 3.5: all embeddings begin as N(0, 0.1).
         nn.init.normal_(self.words.weight, std=0.1)
 
     def forward(self, tokens: Tensor, first: int = 0, pack: Pack | None = None) -> Tensor:
@@ -163,6 +166,7 @@ class ConvDecoderLayer(ConvLayer):
 
     def queries(self, x: Tensor, embedded: Tensor) -> Tensor:
         """Return the queries [..., E] of `x` [..., D] and the embedded words [..., E]."""
+        # Equation 1: the layer's state and the embedding of the word before.
         queries: Tensor = (self.ask(x) + embedded) * HALF
         return queries
 
@@ -272,6 +276,7 @@ class ConvS2S(Model):
         x = self.decoder_input(embedded)
         for layer in self.decoder:
             x = layer.all_steps(x, embedded, memory, pack)
+        # Dropout between the last two linear layers, as in fairseq.
         last: Tensor = self.dropout(self.decoder_output(x))
         return last
 

@@ -60,6 +60,7 @@ def no_past(rows: int, width: int, kernel: int, dilation: int, like: Tensor) -> 
 def extend_past(past: Tensor, x: Tensor, dilation: int = 1) -> tuple[Tensor, Tensor]:
     """Return the window [N, kernel * C] that ends in `x` [N, C], and the past after `x`."""
     inputs = torch.cat((past, x[:, None]), dim=1)
+    # The past reaches back to the window's oldest input, so it has the inputs between, too.
     return inputs[:, ::dilation].flatten(1), inputs[:, 1:]
 
 
@@ -91,6 +92,7 @@ class _WeightNorm(nn.Module):
         return weight
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        # The direction keeps its length, which the forward pass divides by.
         return weight.norm(dim=1, keepdim=True), weight
 
 

@@ -104,6 +104,7 @@ class AskingLayer(nn.Module):
         self, word: Tensor, context: Tensor, hidden: Tensor, cell: Tensor
     ) -> tuple[Tensor, Tensor]:
         gates = word + self.recurrent(torch.cat((context, hidden), dim=-1))
+        # PyTorch's order of an LSTM's gates, as in the layers above.
         write, keep, new, read = gates.chunk(4, dim=-1)
         cell = torch.sigmoid(keep) * cell + torch.sigmoid(write) * torch.tanh(new)
         return torch.sigmoid(read) * torch.tanh(cell), cell
@@ -146,6 +147,7 @@ class GNMT(Model):
         self.encoder_bottom = BothDirections(nn.LSTM, width, width)
         # The second layer reads both directions of the first, so its input is twice as wide.
         above = [2 * width] + [width] * (config.encoder_layers - 2)
+        # From the third layer: this stack begins with the second one.
         self.encoder = LSTMStack(above, width, first_residual=1, dropout=config.dropout)
         layer = {"previous": AskingLayer, "current": AskingLayerV2}[config.attention_query]
         self.decoder_bottom = layer(config)
@@ -154,6 +156,7 @@ class GNMT(Model):
             above, width, first_residual=1, dropout=config.dropout, context=width
         )
         self.output = nn.Linear(width, target_vocabulary)
+        # The paper draws all parameters from one range, biases, too.
         for weight in self.parameters():
             nn.init.uniform_(weight, -config.initial_range, config.initial_range)
 

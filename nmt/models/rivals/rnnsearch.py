@@ -85,6 +85,7 @@ class RNNsearch(Model):
         self.initial = nn.Linear(width, width)  # W_s
         self.attention = AdditiveAttention(width, 2 * width, config.attention_width)
         self.unit = GatedUnit(config)
+        # Twice the width, of which maxout keeps the half.
         self.readout = nn.Linear(width + words + 2 * width, 2 * config.maxout_width)  # U_o V_o C_o
         self.output = nn.Linear(config.maxout_width, target_vocabulary)
         self.dropout = Dropout(config.dropout)

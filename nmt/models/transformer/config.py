@@ -100,8 +100,10 @@ class TransformerSizes(ModelConfig):
                     f"alignment_{name} must be from 1 to {most}, the {those}, not {chosen}"
                 )
         check_sizes(self, *[name for name in ("d_k", "d_v") if getattr(self, name) is not None])
+        # Section 3.5 pairs each sine with a cosine.
         if self.positions.name == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"sinusoidal positions need an even d_model, not {self.d_model}")
+        # Section 3.2.2: d_k = d_v = d_model / h.
         if (self.d_k is None or self.d_v is None) and self.d_model % self.heads:
             raise ValueError(f"d_model {self.d_model} is not divisible by {self.heads} heads")
         check_rates(self, "dropout", "attention_dropout", "activation_dropout")
@@ -116,11 +118,13 @@ class TransformerSizes(ModelConfig):
             raise ValueError(f"{self.heads} heads cannot share {shared} key_value_heads evenly")
         for name in ("encoder_attention", "decoder_attention"):
             self.positions.check_pattern(name, getattr(self, name).name)
+        # A recurrence runs from left to right, so a source word would not see the words after it.
         if not self.encoder_attention.is_bidirectional:
             raise ValueError(
                 f"encoder_attention {self.encoder_attention.name} sees the past alone; use it for "
                 "decoder_attention"
             )
+        # DeepNorm scales the values and the attention output; a recurrence has neither.
         if self.residual == "deep_norm" and not self.decoder_attention.is_bidirectional:
             raise ValueError(
                 f"deep_norm has no scale for the weights of {self.decoder_attention.name}; "
@@ -136,6 +140,7 @@ class TransformerSizes(ModelConfig):
     def resolved(self: AnySizes) -> AnySizes:
         """Return the config with the number of the alignment layer filled in."""
         default = self.decoder_layers - (self.decoder_layers >= DEEP)
+        # The number is stored instead of null, so a run keeps its layer if the default changes.
         return replace(self, alignment_layer=self.alignment_layer or default)
 
     @property

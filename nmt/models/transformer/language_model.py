@@ -61,6 +61,7 @@ class TransformerLMConfig(ModelConfig):
     def __post_init__(self) -> None:
         check_sizes(self, "decoder_layers", "d_model", "d_ff", "heads")
         check_rates(self, "dropout")
+        # Rotary positions need heads of an even width, and sinusoids an even model.
         if self.d_model % (2 * self.heads):
             raise ValueError(
                 f"d_model must be an even number for each of {self.heads} heads, not {self.d_model}"
@@ -81,6 +82,7 @@ class TransformerLMConfig(ModelConfig):
             dropout=self.dropout,
             positions=self.positions,
             feed_forward=self.feed_forward,
+            # As in GPT-2 (Radford et al. 2019), with a norm after the last layer.
             residual="pre_norm",
         )
 
@@ -90,6 +92,7 @@ class CausalLayer(EncoderLayer):
 
     def forward(self, x: Tensor, sentences: SentenceLayout) -> Tensor:
         """Return the layer's output for padded sentences [B, T, D], or for a pack [P, D]."""
+        # An encoder layer with a causal mask is a decoder layer without cross-attention.
         return self._sublayers(x, partial(self.attention, sentences=sentences, causal=True))
 
     def step(self, x: Tensor, cache: Cache, ancestry: BeamAncestry) -> Tensor:
@@ -113,6 +116,7 @@ class TransformerLM(Model):
         self.decoder = cast("list[CausalLayer]", nn.ModuleList(layers))
         self.decoder_end = sizes.new_norm()
         self.output = nn.Linear(config.d_model, vocabulary, bias=False)
+        # Tied as in section 3.4 of the Transformer's paper.
         self.output.weight = self.target_embedding.weight
         attentions = [part for part in self.modules() if isinstance(part, MultiHeadAttention)]
         self.packs = all(attention.is_plain for attention in attentions)
@@ -145,6 +149,7 @@ class TransformerLM(Model):
 
     def start(self, source: Tensor) -> TransformerState:
         """Return empty caches. A language model has no source."""
+        # Of width 0: the memory only tells the state how many sentences there are.
         nothing = torch.empty(len(source), 0, device=source.device)
         caches = [layer.attention.new_cache() for layer in self.decoder]
         return TransformerState(Memory([(nothing, nothing)], None), caches)

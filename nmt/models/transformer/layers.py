@@ -42,6 +42,7 @@ class Layer(ResidualModule):
         if self.is_pre_norm:
             # The stream has no norm from end to end, so gradients pass deep stacks unchanged.
             return x + dropout(sublayer(norm(x)))
+        # alpha > 1 lets the stream outweigh each sublayer, which bounds the updates of deep stacks.
         if self.alpha is not None:
             return norm(self.alpha * x + dropout(sublayer(x)))
         # Section 5.4: dropout before the addition, the norm after it.
@@ -68,8 +69,10 @@ class EncoderLayer(Layer):
         return self._sublayers(x, partial(self.attention, sentences=sentences))
 
     def _sublayers(self, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
+        # Section 3.1: two sublayers, each with a residual connection and a norm.
         x = self.add_and_norm(x, attend, self.attention_norm)
         x = self.add_and_norm(x, self.feed_forward, self.feed_forward_norm)
+        # Bapna and Firat (2019) put one adapter after the whole layer, not one after each sublayer.
         return x if self.adapter is None else self.adapter(x)
 
 
@@ -99,6 +102,7 @@ class DecoderLayer(Layer):
             targets: the sentences of `x`.
             sources: these, and the sources that they attend to.
         """
+        # Section 3.2.3: a later position in sight would be the answer that training asks for.
         attend = partial(self.attention, sentences=targets, causal=True)
         return self._sublayers(x, attend, memory, sources)
 
@@ -111,6 +115,7 @@ class DecoderLayer(Layer):
         ancestry: BeamAncestry,
     ) -> Tensor:
         """Return the layer's output [B, K, D] for one step; adds the step to the cache."""
+        # No causal mask: the cache holds nothing later than this step.
         attend = partial(cache.attend, self.attention, ancestry=ancestry)
         return self._sublayers(x, attend, memory, sources)
 
@@ -135,6 +140,7 @@ class DecoderLayer(Layer):
         """Return the attention weights [B, T, S] of whole targets `x` [B, T, D] to the source."""
         attend = partial(self.attention, sentences=Padded(), causal=True)
         x = self.add_and_norm(x, attend, self.attention_norm)
+        # Pre-norm normalises a sublayer's input, so the queries read the normalised stream.
         queries = self.cross_norm(x) if self.is_pre_norm else x
         return self.cross.weights(queries, keys, mask, head)
 
@@ -157,6 +163,8 @@ def _scale_layer(layer: EncoderLayer | DecoderLayer, beta: float) -> None:
         attentions.append(layer.cross)
         into_values.append(layer.cross.project_memory)
     for attention, project in zip(attentions, into_values, strict=True):
+        # The values are the last rows of the fused matrix. DeepNorm leaves queries and keys
+        # unscaled.
         project.weight[-attention.qkv_sizes[-1] :] *= beta
         attention.output.weight *= beta
     for name, weight in layer.feed_forward.named_parameters() if layer.feed_forward else ():

@@ -67,6 +67,7 @@ class Transformer(Model):
     ) -> None:
         super().__init__()
         tied = config.tied_embeddings
+        # Section 3.4. N(0, d^-0.5) times sqrt(d) has variance 1, the magnitude of the sinusoids.
         self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
         self.alignment_layer = cast("int", config.resolved().alignment_layer)
         self.alignment_head = config.alignment_head
@@ -78,6 +79,7 @@ class Transformer(Model):
         self.output = nn.Linear(config.d_model, target_vocabulary, bias=config.output_bias)
         if config.output_bias:
             nn.init.zeros_(self.output.bias)
+        # As the tied matrix would begin, so the first loss is near ln V here, too.
         if tied == "none":
             nn.init.normal_(self.output.weight, std=config.d_model**-0.5)
         else:
@@ -104,6 +106,8 @@ class Transformer(Model):
     def fsdp_modules(self) -> Iterable[nn.Module]:
         """Return the linear layers."""
         linear = (part for part in self.modules() if isinstance(part, nn.Linear))
+        # Losses multiply by the output weight without calling the layer, whose hooks would gather
+        # it.
         return (part for part in linear if part is not self.output)
 
     def residual_modules(self, part: ResidualPart) -> Iterable[ResidualModule]:
@@ -144,6 +148,8 @@ class Transformer(Model):
         """Return the decoder output [P, D] at the target's tokens; computes no padding."""
         tokens = len(target)
         source, target, packing = filled_if_costly(source, target, packing)
+        # Any layer will do, as all have the same sizes; cross-attention, because a recurrence may
+        # replace the self-attention.
         packed = partial(Packed, attention=self.decoder[0].cross)
         sources, targets = packed(packing.source), packed(packing.target)
         # One object per kind of attention, so that all layers share its masks and its choice of
@@ -206,6 +212,7 @@ class Transformer(Model):
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         """Return the decoder output [B, K, D] after `tokens` [B, K]; advances the state."""
         assert isinstance(state, TransformerState)
+        # Before `grow`: the position of the newest token is the number of steps before it.
         step = DecodingStep(state.ancestry.steps)
         x = self._embed(self.target_embedding, self.positions, tokens, step)  # [B, K, D]
         state.ancestry.grow(tokens)
@@ -220,16 +227,19 @@ class Transformer(Model):
         self, table: nn.Module, positions: nn.Module, tokens: Tensor, sentences: SentenceLayout
     ) -> Tensor:
         encodings = sentences.encodings(positions, tokens)
+        # Section 5.4: dropout on the sum of embedding and position, in both stacks.
         embedded: Tensor = self.dropout(table(tokens) * self.scale + encodings)
         return embedded
 
 
+# Table 3 of the paper, rows base and big.
 architectures.add("transformer_base", TransformerConfig())
 
 architectures.add(
     "transformer_big", TransformerConfig(d_model=1024, d_ff=4096, heads=16, dropout=0.3)
 )
 
+# Section 6.1: English-French was trained with dropout 0.1 instead of 0.3.
 architectures.add(
     "transformer_big_en_fr", TransformerConfig(d_model=1024, d_ff=4096, heads=16, dropout=0.1)
 )

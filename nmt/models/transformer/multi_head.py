@@ -48,6 +48,7 @@ class SelfAttention(MultiHeadAttention, TokenMixer):
     def forward(self, x: Tensor, sentences: SentenceLayout, causal: bool = False) -> Tensor:
         """Attend within each sentence; see :meth:`TokenMixer.forward`."""
         qkv = self.project_in(x)  # [B, T, H C + G C + G C']; of a pack [P, ...]
+        # Before the cache: each key is rotated once, by its own position.
         if self.rotation is not None:
             qkv = self.rotated(qkv, sentences.positions(x))
         if isinstance(sentences, Packed):
@@ -57,10 +58,12 @@ class SelfAttention(MultiHeadAttention, TokenMixer):
             mask = sentences.mask
             if isinstance(sentences, DecodingStep):
                 keys, values, mask = sentences.extend_past(keys, values)  # [B, G, S, C]
+            # Fused kernels take the rate as an argument and know no training mode.
             dropout = self.dropout if self.training else 0.0
             inputs = AttentionInput(queries, keys, values, mask, causal, dropout)
             attended = self.attention_fn(inputs)  # [B, H, T, C']
             attended = attended.transpose(1, 2).flatten(2)  # [B, T, H C'], heads side by side
+        # Concat(head_1, ..., head_h) W^O (section 3.2.2).
         output: Tensor = self.output(attended)  # [B, T, D]
         return output
 
@@ -75,8 +78,10 @@ class SelfAttention(MultiHeadAttention, TokenMixer):
     def rotated(self, qkv: Tensor, positions: Tensor) -> Tensor:
         """Return `qkv` [..., T, W] with its queries and keys rotated by `positions`."""
         assert self.rotation is not None
+        # With queries and keys rotated, and values not, a score depends on the distance alone.
         *turning_sizes, value_size = self.qkv_sizes
         turning, values = qkv.split_with_sizes([sum(turning_sizes), value_size], -1)
+        # Queries and keys have heads of one width, so one call rotates both.
         heads = turning.view(*turning.shape[:-1], -1, self.widths[0])
         return torch.cat((self.rotation(heads, positions).flatten(-2), values), -1)
 
@@ -137,6 +142,7 @@ class CrossAttention(MultiHeadAttention):
         """Return the attention weights [B, Q, S] of `x` [B, Q, D]: of a head, or the mean."""
         heads, shared, _ = self.qkv_heads
         queries = split_heads(self.project_query(x), heads)
+        # Neighbouring query heads share a key head, which repeats next to itself.
         keys = keys.repeat_interleave(heads // shared, dim=1)
         # Scaling the queries usually costs less than scaling the scores.
         scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2)  # [B, H, Q, S]

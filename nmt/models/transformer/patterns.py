@@ -95,6 +95,8 @@ class NeighbourhoodAttention(nn.Module):
         queries, keys, values, mask, causal, dropout = inputs
         length = keys.shape[2]
         if queries.shape[2] < length:  # a decoder's step
+            # The cache of ordered keys has no padding and nothing later, so this window needs no
+            # mask.
             first = max(0, length - 1 - self.radius)
             near_keys, near_values = keys[:, :, first:], values[:, :, first:]
             attended: Tensor = self.full(
@@ -105,18 +107,22 @@ class NeighbourhoodAttention(nn.Module):
         # Blocks of `radius` queries meet at most three blocks of keys: O(n r) products in dense
         # matrices, where a mask over all pairs would cost O(n^2).
         end = -length % size  # up to whole blocks
+        # A causal block reads its own keys and the block before; otherwise also the block after.
         beyond = 0 if causal else size
         if mask is None:
             mask = torch.ones(1, 1, 1, length, dtype=torch.bool, device=keys.device)
 
         def around(x: Tensor) -> Tensor:
             """Return the keys near each block, [B, H, blocks, C, keys], of `x` [B, H, S, C]."""
+            # A block of zeros in front gives the first block a neighbour, too.
             padded = F.pad(x, (0, 0, size, end + beyond))
             return padded.unfold(2, 2 * size + beyond, size)
 
+        # [B, H, blocks, r, C].
         blocks = F.pad(queries, (0, 0, 0, end)).unflatten(2, (-1, size))  # type: ignore[no-untyped-call]
         scores = (blocks * queries.shape[-1] ** -0.5) @ around(keys)  # [B, H, blocks, r, keys]
         key_positions = torch.arange(2 * size + beyond, device=keys.device) - size
+        # [r, keys], key minus query position: the same in every block.
         ahead = key_positions[None] - torch.arange(size, device=keys.device)[:, None]
         near = (ahead.abs() <= self.radius) & (ahead <= (0 if causal else size))
         allowed = around(mask.transpose(2, 3)) & near  # [B, 1, blocks, r, keys]

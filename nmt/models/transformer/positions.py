@@ -36,6 +36,7 @@ def sinusoids(length: int, width: int, layout: Layout = "interleaved") -> Tensor
     pairs = width // 2
     # tensor2tensor divides by d/2 - 1 and joins two blocks, unlike the formula of section 3.5.
     steps = max(pairs - 1, 1) if layout == "concatenated" else pairs
+    # 10000^(-2i/d) of section 3.5, as a power of e.
     rates = torch.exp(torch.arange(pairs) * (-math.log(10000.0) / steps))
     angles = torch.arange(length)[:, None] * rates  # [length, pairs]
     waves = (angles.sin(), angles.cos())
@@ -230,6 +231,7 @@ class Learned(PositionPart):
 class Rotary(PositionPart):
     """Rotary position embedding: queries and keys turn with their position (Su et al. 2021)."""
 
+    # Both patterns take keys that are rotated already; other encodings write into all scores.
     patterns: ClassVar[tuple[str, ...] | None] = ("full", "neighbourhood")
 
     base: float = 10000.0
@@ -292,6 +294,7 @@ def alibi_slopes(heads: int) -> list[float]:
     """
     lower = 1 << (heads.bit_length() - 1)
     slopes = [2 ** (-8 * head / lower) for head in range(1, lower + 1)]
+    # Odd heads of twice as many: every second slope of the next power of two.
     more = [2 ** (-4 * head / lower) for head in range(1, 2 * lower + 1, 2)]
     return slopes + more[: heads - lower]
 
@@ -308,6 +311,7 @@ class AlibiAttention(nn.Module):
         queries, keys, values, mask, causal, dropout = inputs
         if self.slopes.device != keys.device:  # once, as a copy waits for the GPU
             self.slopes = self.slopes.to(keys.device)
+        # Absolute, because an encoder looks ahead, too; the paper has a decoder alone.
         distances = _distances(queries, keys).abs()
         scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
         # Distances are multiplied in float32 first: bf16 counts exactly only up to 256.
@@ -349,6 +353,7 @@ class RelativeAttention(nn.Module):
     def forward(self, inputs: AttentionInput) -> Tensor:
         """Attend with positions."""
         queries, keys, values, mask, causal, dropout = inputs
+        # Scaled once for both products, with the keys and with a^K (Shaw et al. 2018, equation 5).
         queries = queries * queries.shape[-1] ** -0.5
         indices = _distances(queries, keys).clamp(-self.clip, self.clip) + self.clip  # [Q, S]
         scores = queries @ keys.transpose(-1, -2)

@@ -139,6 +139,7 @@ class SSRU(Recurrence):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.project_in = glorot(nn.Linear(width, 2 * width, bias=False))
+        # Only the gate f has a bias, so the fused projection has none.
         self.forget_bias = nn.Parameter(torch.zeros(width))
 
     def fused_matrices(self) -> Iterator[tuple[Tensor, Sequence[int]]]:
