@@ -79,6 +79,7 @@ class TitleCase(Augmentation):
 
     def apply(self, pair: Pair, random: np.random.Generator, after: Callable[[], Pair]) -> Pair:
         """Return both sides in title case."""
+        # Not str.title, which lowers the other letters and raises a letter after an apostrophe.
         source, target = (
             " ".join(word[:1].upper() + word[1:] for word in side.split(" ")) for side in pair
         )
@@ -201,6 +202,7 @@ class SampledSplit:
         segmenter = self.subwords.source if is_source else self.subwords.target
         stored = self.split.source if is_source else self.split.target
         rows = [stored(int(index)).tolist()[:-1] for index in indices]
+        # Less EOS, which the rows do not have here.
         longest = self._longest[side] - 1
         divided = [without_tags(segmenter, row) for row in rows]
         decode = self.subwords.decode_source if is_source else self.subwords.decode_target
@@ -214,6 +216,7 @@ class SampledSplit:
 
     def _sample(self, segmenter: Segmenter, side: Side, index: int, text: str) -> list[int]:
         # Seeded for each sentence: SentencePiece's own generator differs between processes.
+        # Fixed widths and byte order give one key on all machines.
         key = struct.pack("<4sqqq", side.encode()[:4], self.seed, self.epoch, index)
         digest = hashlib.blake2b(key, digest_size=4).digest()
         return segmenter.sample(text, self.alpha, Random(int.from_bytes(digest, "little")))

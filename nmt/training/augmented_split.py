@@ -138,12 +138,14 @@ class AugmentedSplit:
             return stored
         tags, pair = self._text(index)
         for augmentation in chosen:
+            # A function, because few augmentations need the text of the next pair.
             pair = augmentation.apply(pair, random, lambda: self._after(index, tags))
         encode = self.subwords.encode_source, self.subwords.encode_target
         sides = zip(encode, tags, pair, self._longest, strict=True)
         changed: list[Ids] = []
         for segment, begin, text, longest in sides:
             [ids] = segment([text])
+            # The preflight check has tried no sentence longer than the longest stored one.
             if not ids or UNK in ids or len(begin) + len(ids) + 1 > longest:
                 return stored
             changed.append(np.array([*begin, *ids, EOS]))

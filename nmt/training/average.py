@@ -76,6 +76,7 @@ def average_run(paths: Sequence[Path], output: Path | None, trust_plugins: bool 
         NmtError: the checkpoints cannot be averaged, `output` holds anything but an average, or is
             None for several runs.
     """
+    # `last` and `best` are links: two names of one checkpoint would count twice.
     checkpoints = [Checkpoint.open(path.resolve() if path.is_symlink() else path) for path in paths]
     given: set[Path] = set()
     for path, checkpoint in zip(paths, checkpoints, strict=True):
@@ -105,6 +106,7 @@ def average_run(paths: Sequence[Path], output: Path | None, trust_plugins: bool 
             languages=(run.source_lang, run.target_lang),
             identity=secrets.token_hex(8),
             data=run.data,
+            # Training refuses to resume a run with this mark.
             recipe={**recipe, "averaged": names},
             subwords=run.subwords,
             plugins=read_plugins(run.path),

@@ -235,11 +235,13 @@ class TrainConfig:
             raise ValueError("ema_decay needs all weights in every process; take sharding none")
         if self.sharding == "full" and not self.optimizer.can_be_sharded:
             raise ValueError(f"{self.optimizer.name} cannot be split; take adam, or sharding none")
+        # All processes must gather a layer's weights at the same time.
         if self.sharding == "full" and self.layer_dropout:
             raise ValueError("sharding needs every layer; take layer_dropout 0, or sharding none")
         for name in ("checkpoint_activations", "layer_dropout"):
             if self.compile and getattr(self, name) not in ("none", 0.0):
                 raise ValueError(f"{name} is for models that are not compiled; take compile false")
+        # A recording launches the same kernels in each replay.
         for name in ("checkpoint_activations", "layer_dropout", "guided_alignment"):
             if self.cuda_graphs and getattr(self, name) not in ("none", 0.0):
                 raise ValueError(f"{name} does not work with cuda_graphs; take cuda_graphs false")
@@ -252,6 +254,7 @@ class TrainConfig:
             raise ValueError(
                 f"loss {self.loss.name} needs a trained model; give its run as init_from"
             )
+        # Samples of processes differ in length, so their steps could not gather weights together.
         if self.loss.translates and self.sharding == "full":
             raise ValueError(f"loss {self.loss.name} needs all weights; take sharding none")
 

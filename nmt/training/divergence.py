@@ -62,6 +62,7 @@ class FirstNonFinite:
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
 
     def __enter__(self) -> FirstNonFinite:
+        # Inner modules call their hooks before the modules around them, so the innermost is found.
         self._handles = [module.register_forward_hook(self._look) for module in self._names]
         return self
 

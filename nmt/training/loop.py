@@ -73,6 +73,7 @@ class TrainingLoop:
         reason = milestones.reason_to_stop()  # of the checkpoint, without this start's time
         # A thread makes the next batches while the device computes this one.
         updates = prefetch(trainer.loader.updates(trainer.state.update + 1))
+        # Closing ends the loader's thread, also when an error ends training.
         with StopRequests(self.report.acknowledge) as requests, contextlib.closing(updates):
             if milestones.is_validation_due(reason) and not self.scores:
                 # The interruption came before the validation of this update.
@@ -128,6 +129,7 @@ class TrainingLoop:
                 f"update {update.number}: the schedule {config.schedule.name} gives a learning "
                 f"rate of {rate}; correct its method decay, or choose another schedule"
             )
+        # The next checkpoint must not get the scores of an earlier update.
         self.scores = {}
         for failed in self.trainer.step(update, rate):
             self._note_failure(failed)
@@ -157,6 +159,7 @@ class TrainingLoop:
         """Report the sums since the last report over all processes, and reset them."""
         world = self.trainer.world
         local = self.trainer.running_stats.sums()
+        # One exchange for all numbers.
         sums = dict(zip(local, world.sum(list(local.values())), strict=True))
         if not sums["updates"]:  # all were skipped
             return
@@ -210,6 +213,7 @@ class TrainingLoop:
                     )
             self.saved_update = state.update
             if trainer.world.is_main:
+                # After the new checkpoint is whole, so that there always is one to resume from.
                 trainer.run.prune(trainer.config.keep_last)
             # If a process ended now, torchrun would end the process that is still writing the
             # checkpoint.
@@ -304,6 +308,7 @@ class Stopwatch:
 
     def start(self) -> None:
         """Start counting."""
+        # The wall clock may be set while training runs.
         self._since = time.monotonic()
 
     @property
@@ -356,6 +361,7 @@ class StopRequests:
         self.received = 0
         self._acknowledge = acknowledge
         self._before: dict[int, object] = {}
+        # Asked now, because a terminal that has closed no longer counts as one.
         self._terminals = [output for output in (1, 2) if os.isatty(output)]
 
     def __enter__(self) -> StopRequests:

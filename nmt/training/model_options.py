@@ -64,6 +64,7 @@ def _remedy(pattern: str, names: list[str]) -> str:
     known = set(names)
     for name in names:
         modules = accumulate(name.split(".")[:-1], "{}.{}".format)
+        # A mistyped module gets a suggestion, too.
         known |= {f"{module}.*" for module in modules}
     meant = nearest(pattern, known)
     return f"did you mean {meant!r}?" if meant else "the names are those in model.safetensors"
@@ -122,9 +123,11 @@ class RoundedLinear(nn.Linear):
         """[..., inputs] to [..., outputs]."""
         if not self.training or not x.numel():
             return super().forward(x)
+        # A scale for each row, symmetric: -127 to 127.
         weight = rounded(self.weight, self.weight.detach().abs().amax(1, keepdim=True) / 127)
         # Ranges of the batch, as dynamic int8 takes them in translation.
         low, high = x.detach().aminmax()
+        # The range includes 0, which int8 must represent exactly.
         return F.linear(rounded(x, (high.clamp(min=0) - low.clamp(max=0)) / 255), weight, self.bias)
 
 
@@ -133,4 +136,5 @@ def rounded(x: Tensor, scale: Tensor) -> Tensor:
     with torch.no_grad():
         scale = scale.clamp(min=1e-10)
         error = (x / scale).round_().mul_(scale).sub_(x)
+    # The value is the rounded number, and the gradient is the gradient of `x`.
     return x + error

@@ -48,6 +48,7 @@ def preflight(trainer: Trainer, validation: Validations) -> Rows:
     if trainer.needs_trial:
         fit_micro_batches(trainer)
     else:
+        # The optimizer's state takes memory, too, so it exists before the longest batch.
         trainer.allocate()
     try_longest_batch(trainer)
     seconds = time_ordinary_batches(trainer)
@@ -172,6 +173,7 @@ def try_checkpoint(trainer: Trainer) -> int:
     if not trainer.world.is_main:
         return 0
     run, config = trainer.run, trainer.config
+    # A name that a later start sweeps away, should this one be killed.
     beginning = ".preflight.partial-"
     # In the run's directory, because only its own disk can tell what it holds.
     with (
@@ -227,6 +229,7 @@ def fit_micro_batches(trainer: Trainer) -> None:
 def _candidates(least: int, most: int) -> Iterator[int]:
     """Yield micro-batch sizes to try, in tokens; each is 1.5 times the one before."""
     tokens = least
+    # So far that seven eighths of the largest size reach `most`.
     while tokens < 8 / 7 * 1.5 * most:
         yield tokens
         tokens += tokens // 2

@@ -69,6 +69,7 @@ def train(
     is_only = subwords.directions is None
     experiment = experiment.for_language(dataset.manifest.target_lang, is_only)
     config = experiment.train
+    # Before the run is written, which stores the checkpoints that the paths mean now.
     config = replace(config, loss=config.loss.pinned(trust_plugins))
     experiment = replace(experiment, train=config)
     _check_precision(config, world)
@@ -78,8 +79,10 @@ def train(
     model = build_new(lambda: experiment.model.build_adapted(*sizes), experiment.plugins)
     _check_use(model, config, subwords)
     split, held_out = dataset.split("train"), dataset.split("valid")
+    # Read once now, or a damaged file would end training in the middle of an epoch.
     split.check()
     held_out.check()
+    # Two trainings in one directory would remove each other's checkpoints.
     with locked_for_training(Path(config.save_dir), dry_run, world.is_main):
         run = open_run(experiment, dataset, subwords, world, dry_run)
         saved = read_newest(run, world)

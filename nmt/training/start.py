@@ -40,6 +40,7 @@ def open_run(
     path = Path(experiment.train.save_dir)
     manifest = dataset.manifest
     if world.is_main and not (Run.exists(path) and Run.open(path).checkpoint_paths()):
+        # A new run would write its checkpoints over these.
         if checkpoints_in(path):
             raise NmtError(
                 f"{path / 'run.json'}: missing, but there are checkpoints next to it; copy the run "
@@ -50,12 +51,14 @@ def open_run(
                 warn(f"{path}: training there left no checkpoint; it begins anew")
             (path / LOG).unlink(missing_ok=True)
             remove_translations(path)
+        # Left by a run that adapted a base, which the new run may not do.
         (path / BASE).unlink(missing_ok=True)
         if (adaptation := experiment.model.adaptation) is not None:
             find_base(experiment.train.init_from, path, subwords, adaptation).save(path)
         Run.create(
             path,
             languages=(manifest.source_lang, manifest.target_lang),
+            # Random, because two runs of one recipe are different runs; no result depends on it.
             identity=secrets.token_hex(8),
             data=manifest.fingerprint,
             recipe=experiment.recipe(),
@@ -136,6 +139,7 @@ def refuse_changes(run: Run, experiment: Experiment) -> None:
     if experiment.train.schedule.depends_on_validations:
         may_change.remove("train.valid_every")
         may_change.remove("train.valid_minutes")
+    # A resume may leave it out, but may not name another origin.
     if experiment.train.init_from is not None:
         may_change.remove("train.init_from")
     if experiment.train.guided_alignment:  # these two decide which weights are trained
@@ -204,6 +208,7 @@ def read_newest(run: Run, world: World) -> SavedTraining | None:
         except (NmtError, OSError) as error:
             problem = error
         problems = world.gather(problem)
+        # Only damage leads to an older checkpoint: what the system cannot read may be whole.
         if not isinstance(problems[0], NmtError):
             _check_all_read(path, problems)
             return saved

@@ -91,8 +91,10 @@ class Trainer:
         self.loader = BatchLoader(
             split=split,
             sampler=self.sampler,
+            # "auto" until a trial has run; a CPU has no trial.
             max_tokens=4096 if config.max_tokens == "auto" else config.max_tokens,
             rows_per_sentence=config.loss.rows_per_sentence,
+            # Compiled, a model may need padding that it does not need by itself.
             packs=model.packs and (not config.compile or self._compiles_packs()),
             process=world.rank,
             num_processes=world.size,
@@ -101,6 +103,7 @@ class Trainer:
             in_epoch=in_epoch,
             growth=growth(in_epoch, split) if in_epoch else 1.0,
         )
+        # Before the optimizer, which takes the trainable weights alone.
         freeze(model, config.freeze)
         checkpoint_activations(model, config.checkpoint_activations)
         drop_layers(model, config.layer_dropout)
@@ -116,6 +119,7 @@ class Trainer:
         self.scale = LossScale(is_fp16(config.precision, world), world.device)
         # After sharding: the optimizer's state is sharded as its weights are.
         self.optimizer = config.optimizer.build(model)
+        # With an adaptation, checkpoints hold the weights of its parts alone.
         self.weights = adaptation_weights(model) or dict(model.named_parameters())
         self.average: WeightAverage | None = None
         if isinstance(self.optimizer, ScheduleFreeAdamW):
@@ -161,6 +165,7 @@ class Trainer:
             # the optimizer's state.
             weights = {name: states[name].pop(TRAINED_WEIGHT) for name in weights}
         sharded = {name: shard(weight, self.weights[name]) for name, weight in weights.items()}
+        # In place, because the optimizer and the average hold these tensors.
         copy_weights(sharded, self.weights)
         for name, weight in self.weights.items():
             if weight.requires_grad:
@@ -180,6 +185,7 @@ class Trainer:
         max_tokens, devices = state.max_tokens, state.max_tokens_devices
         activations = state.max_tokens_activations or config.checkpoint_activations
         wants_memory = activations, state.max_tokens_recorded
+        # Forgotten, unless all conditions of the trial still hold.
         state.max_tokens, state.max_tokens_devices, state.max_tokens_activations = 0, [], ""
         state.max_tokens_recorded = False
         if config.max_tokens != "auto" or not max_tokens:
@@ -238,10 +244,12 @@ class Trainer:
         """
         # Anew for each update, so no generator's state needs to be saved.
         self._seed(update)
+        # Set here instead of by torch's schedulers, whose state a checkpoint would have to hold.
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         sums = self._accumulate(update)
         norm = self._scale_gradients()
+        # Reports sum over processes, and all processes count the same updates.
         if self.world.is_main:
             sums |= {"updates": torch.ones_like(norm), "grad_norm": norm}
         is_finite = norm.isfinite()
@@ -253,6 +261,7 @@ class Trainer:
             self.average.add(update.number, is_finite)
         self.running_stats.add(update, is_finite, **sums)
         self.state.update = update.number
+        # Before the scale changes: the old one decides whether it explains the overflow.
         is_no_failure = is_finite | self.scale.is_overflow(is_finite)
         self.scale.update(is_finite)
         return self.watch.after(update, is_no_failure)
@@ -260,6 +269,7 @@ class Trainer:
     def _scale_gradients(self) -> Tensor:
         """Undo the loss scale, clip the gradients, and return their norm before clipping."""
         gradients = [weight.grad for weight in self.weights.values() if weight.grad is not None]
+        # Of sharded gradients the norm is a DTensor.
         norm = self.parallel.full_tensor(torch.nn.utils.get_total_norm(gradients))
         # The gradients are still multiplied by the scale; the norm of the log must not be.
         norm = norm / self.scale.value
@@ -267,6 +277,7 @@ class Trainer:
         if self.config.clip_norm:
             # Unscaling and clipping in one multiplication.
             factor = factor * (self.config.clip_norm / norm).clamp(max=1.0)
+        # Otherwise the factor is 1, and a pass over all gradients would be for nothing.
         if self.config.clip_norm or self.scale.wanted:
             for gradient in gradients:
                 gradient.mul_(factor)
@@ -274,6 +285,7 @@ class Trainer:
 
     def _seed(self, update: Update) -> None:
         """Set the seeds of an update: one per process for dropout, and one for sampling."""
+        # With the rank: processes have different sentences, which need different dropout.
         torch.manual_seed(_mix(self.config.seed, update.number, self.world.rank))
         # Without the rank: a sentence has the same samples in whichever process it is.
         self.criterion.sampling_seed = _mix(self.config.seed, update.number)
@@ -294,6 +306,7 @@ class Trainer:
 
     def origin(self, update: Update) -> str:
         """Return the module, and the rank, whose output in an update was first not finite."""
+        # The same dropout as before, or the failure may not show again.
         self._seed(update)
         nats = torch.zeros((), device=self.world.device)
         # As in validation: weights gathered for a pass without gradients are resharded afterwards.
@@ -356,6 +369,7 @@ class Trainer:
 
 def _mix(*numbers: int) -> int:
     """Return a 64-bit seed that depends on all numbers."""
+    # SeedSequence hashes, so consecutive updates have unrelated seeds.
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
 
 
@@ -437,6 +451,7 @@ def _is_nan(value: object) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
+# The first scale and the interval of torch's GradScaler.
 FIRST, LEAST, INTERVAL = 2.0**16, 1.0, 2000
 
 
@@ -474,6 +489,7 @@ class LossScale:
 
     def restore(self, state: list[float]) -> None:
         """Restore the state of a checkpoint."""
+        # A checkpoint of another precision holds no scale.
         if len(state) == 2 and self.wanted:
             self.value, self.clean = (torch.full_like(self.value, number) for number in state)
 

@@ -57,6 +57,8 @@ class Validation:
         self.metrics = metrics
         self.world = world
         self.precision = precision
+        # Unsmoothed: label smoothing raises perplexity (section 5.4), whose values must be
+        # comparable.
         self.criterion = TokenCriterion(translator.model, CrossEntropy())
         self.all_batches = in_length_order(split, BATCH_TOKENS)
         # Every n-th batch in order of length, so that all processes have equal work.
@@ -126,6 +128,7 @@ class Validation:
             nll, count = self._nll(indices)
             total += nll
             tokens += count
+        # Summed before the division: a mean of means would favour processes with few tokens.
         nll_sum, token_sum = self.world.sum([float(total), float(tokens)])
         return nll_sum / token_sum
 

@@ -27,6 +27,7 @@ class Criterion(nn.Module, ABC):
     def __init__(self, model: Model, compile: bool = False) -> None:
         super().__init__()
         self.model = model
+        # An attribute, so that guided alignment can put itself in between.
         self.decoder_output = _compiled(model) if compile else model.decode_packs
 
     @abstractmethod
@@ -51,6 +52,7 @@ def _compiled(model: Model) -> Callable[[Tensor, Tensor, Packing], Tensor]:
     on_packs, on_padded = model.decode_packs, model.decode
     layers = list(model.residual_modules("layers"))
     for layer in layers:
+        # Dynamic, because every micro-batch has another number of tokens.
         layer.compiled = torch.compile(layer.forward, dynamic=True)
     if not layers:
         on_packs = torch.compile(on_packs, dynamic=True)
@@ -58,11 +60,13 @@ def _compiled(model: Model) -> Callable[[Tensor, Tensor, Packing], Tensor]:
 
     def decode_packs(source: Tensor, target: Tensor, packing: Packing) -> Tensor:
         """Return the decoder output [P, D] at the target's tokens."""
+        # Packs can be compiled only where one fused kernel attends.
         if not (model.packs and is_compilable(model, source.device)):
             padded = on_padded(packing.source.pad(source), packing.target.pad(target))
             return packing.target.unpad(padded)
         tokens = len(target)
         source, target, packing = filled(source, target, packing)
+        # Here, because torch cannot compile the numpy code that makes these tensors.
         packing.prepare()
         return on_packs(source, target, packing)[:tokens]
 

@@ -118,6 +118,7 @@ class WordDistillation(LabelSmoothedCrossEntropy):
         cost = Cost(partial(distillation, target, self.teacher_weight, tops))
         loss, nll = sliced_loss(decoder_output[None], output, labels, weights, cost)
         total = len(labels) if weights is None else weights.sum()
+        # Less the entropy of the label's share, so that a perfect student has loss 0.
         return loss - share * self.constant(vocabulary) * total, nll[0]
 
 

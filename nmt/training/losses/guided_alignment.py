@@ -105,7 +105,9 @@ def _tokens_of_words(
     width = rows.shape[1] + 1  # more than any number of words
     numbers[numbers < 0] = width - 1  # the end of the sentence belongs to no word
     keys = np.repeat(np.arange(len(rows)), lengths) * width + numbers
+    # Kept below the number that the end of the sentence has: a missing word has no token.
     wanted = sentences * width + np.minimum(words, width - 2)
+    # Keys rise, as words do in a sentence and sentences in the batch.
     first = np.searchsorted(keys, wanted)
     return first, np.searchsorted(keys, wanted, "right") - first
 

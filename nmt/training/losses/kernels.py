@@ -14,6 +14,7 @@ from torch import Tensor
 from nmt.data.vocabulary import PAD
 
 
+# The stride is the number of tokens; Triton would compile anew for multiples of 16.
 @triton.jit(do_not_specialize=["terms_stride"])
 def cross_entropy(
     logits, labels, weights, terms, terms_stride, on_label, on_pad,
@@ -38,6 +39,7 @@ def cross_entropy(
         highest = higher
     log_total = tl.log(total)
     log_z = highest + log_total
+    # Not log_z - of_label: the sum in log_z would round away the small loss of a likely label.
     tl.store(terms + token, (highest - of_label) + log_total)
     tl.store(terms + terms_stride + token, log_z)
     tl.store(terms + 2 * terms_stride + token, of_padding)

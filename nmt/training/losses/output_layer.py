@@ -127,6 +127,7 @@ class SlicedLoss(torch.autograd.Function):
         layer = inputs, matrix, offset = in_autocast_dtype(decoder_output, weight, bias)
         rows = max(1, SLICE_ELEMENTS[device] // ((1 if cost.in_place else 4) * len(weight)))
         gradients = Gradients(layer, weight, bias) if wants_gradient else None
+        # In float64, because a float32 sum over many tokens loses the last digits of each.
         loss, nll = (inputs.new_zeros(size, dtype=torch.float64) for size in ((), passes))
         room = inputs.new_empty(min(rows, tokens), len(weight))
         with torch.autocast(device, enabled=False):
@@ -148,6 +149,8 @@ class SlicedLoss(torch.autograd.Function):
                 nll += likelihoods.sum(1, dtype=torch.float64)
                 if gradients is not None:
                     for number, d_table in enumerate(d_logits):
+                        # The logits are used up, so their table is free for a gradient in another
+                        # dtype.
                         gradients.add((number, part), d_table, table)
         if cost.uniform:
             loss -= _sum_of_logits(layer, weight, weights, cost.uniform, gradients)
@@ -257,6 +260,7 @@ def cross_entropy(
     on_label, on_pad = target.label - target.other, target.pad - target.other
     terms, d_logits = differentiate(table, labels, weights, on_label, on_pad, wants_gradient)
     nll, log_z, pad_logits = (terms if weights is None else terms * weights).double()
+    # -sum_v q(v) log p(v), as terms of the label, of all tokens, and of padding.
     cost = on_label * nll + target.other * table.shape[1] * log_z + on_pad * (log_z - pad_logits)
     return cost, terms[:1], [d_logits]
 
@@ -423,8 +427,10 @@ def log_probabilities(decoder_output: Tensor, output: nn.Linear, labels: Tensor)
             *(decoder_output[first : first + rows], output.weight, output.bias),
             labels[first : first + rows],
             use_reentrant=False,
+            # There is no dropout in here, so the second pass needs no generator's state.
             preserve_rng_state=False,
         )
+        # At least one slice, so that an empty batch has a gradient, too.
         for first in range(0, max(1, len(decoder_output)), rows)
     ]
     return torch.cat(parts)

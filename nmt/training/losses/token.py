@@ -141,6 +141,7 @@ class TokenLoss(Loss):
         """
         passes = decoder_output.view(self.passes, len(labels), output.in_features)
         loss, nll = sliced_loss(passes, output, labels, weights, self.cost(output.out_features))
+        # The constant counts each token as much as its cost does.
         total = len(labels) if weights is None else weights.sum()
         counted = sum(self.counts)
         shares = [count / counted for count in self.counts]
@@ -290,6 +291,7 @@ class TokenCriterion(Criterion):
 
     def passes(self, batch: Batch) -> Tensor:
         """Return the decoder output of all passes: [passes x P, D]."""
+        # All passes in one batch: dropout draws different numbers for each copy.
         batch = batch.repeated(self.loss.passes)
         return self.decoder_output(batch.source, batch.target_input, batch.packing)
 
@@ -312,6 +314,7 @@ class CutoffCriterion(TokenCriterion):
 
     def passes(self, batch: Batch) -> Tensor:
         """Return the decoder output of both passes: [2P, D]."""
+        # One pass after the other: the cutoff is a setting of the tables, for a whole pass.
         sentences = batch.source, batch.target_input, batch.packing
         whole = self.decoder_output(*sentences)
         with cutoff_of(self.model, self.loss.cutoff):

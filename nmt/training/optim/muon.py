@@ -149,9 +149,11 @@ class MuonWithAdamW(torch.optim.Optimizer):
         # NaN times zero is NaN, so bad gradients are replaced before they are weighted.
         gradient = gradient.masked_fill(found_inf.bool(), 0.0)
         mean = state["momentum_buffer"].lerp_(gradient, taken * (1.0 - self._momentum))
+        # Nesterov's form looks one momentum ahead.
         wanted = gradient.lerp(mean, self._momentum)
         # Queries, keys and values share a tensor but are three matrices.
         parts = torch.split(wanted, list(self._matrices[weight]))
+        # Decoupled decay before the step, as in AdamW.
         weight.mul_(1.0 - taken * (lr * self._weight_decay))
         weight.sub_(torch.cat([self._direction(part) for part in parts]) * (taken * lr))
 

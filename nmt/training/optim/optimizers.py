@@ -74,6 +74,7 @@ def _check_decay(weight_decay: float) -> None:
 
 def without(excluded: Iterable[nn.Parameter], weights: list[nn.Parameter]) -> list[nn.Parameter]:
     """Return the weights that are not among the excluded ones, in order."""
+    # By identity, because == compares tensors element by element.
     identities = set(map(id, excluded))
     return [weight for weight in weights if id(weight) not in identities]
 
@@ -83,8 +84,10 @@ def without(excluded: Iterable[nn.Parameter], weights: list[nn.Parameter]) -> li
 class Adam(OptimizerConfig):
     """Adam (Kingma and Ba 2015) with the values of the paper's section 5.3."""
 
+    # PyTorch's second decay rate is 0.999.
     betas: tuple[float, float] = (0.9, 0.98)
     """Decay rates of the first and second moments."""
+    # Section 5.3. In fp16 this would be 0; the optimizer's state is float32.
     eps: float = 1e-9
     """Added to the root of the second moment."""
 
@@ -195,6 +198,7 @@ class Adafactor(OptimizerConfig):
         return _SkippingAdafactor(
             trainable(model),
             lr=0.0,
+            # torch's decay rate is 1 - t^beta2_decay.
             beta2_decay=-self.decay,
             eps=(math.sqrt(self.eps), self.min_scale),  # torch squares the first
             d=self.clip,

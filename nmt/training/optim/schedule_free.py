@@ -60,6 +60,7 @@ class ScheduleFreeAdamW(torch.optim.Optimizer):
         """Return the average x of a weight; of an untrained weight, the weight itself."""
         if "z" not in self.state.get(weight, {}):
             return weight.detach()
+        # x = (y - (1 - beta) z) / beta.
         return weight.detach().lerp(self.state[weight]["z"], 1.0 - 1.0 / self._betas[0])
 
     @torch.no_grad()
@@ -73,10 +74,13 @@ class ScheduleFreeAdamW(torch.optim.Optimizer):
         step = clock.setdefault("step", first.new_zeros(())).add_(taken)
         lr = self.param_groups[0]["lr"]
         lr_squares = clock.setdefault("lr_squares", first.new_zeros(())).add_(taken * lr**2)
+        # Before the first step taken, 0 / 0 would be NaN.
         share = taken * lr**2 / lr_squares.clamp(min=torch.finfo(lr_squares.dtype).tiny)
+        # A skipped first step leaves the count at 0, where the correction would be 0.
         correction = 1.0 - self._betas[1] ** step.clamp(min=1.0)
         moment_share = taken * (1.0 - self._betas[1])
         z_rate = taken * lr
+        # y follows z by 1 - beta, and x by beta times its share.
         y_rate = z_rate * (1.0 - self._betas[0] * (1.0 - share))
         for group in self.param_groups:
             for weight in group["params"]:

@@ -49,6 +49,7 @@ class Schedule(ABC):
         peak = self.peak(d_model)
         # A pure function of the update, so a resumed run needs no state of the schedule.
         if update < self.warmup_updates:
+            # Updates count from 1, so none has a rate of 0.
             return peak * update / self.warmup_updates
         return peak * self.decay(update, max_updates)
 
@@ -104,6 +105,7 @@ class InverseSqrt(Schedule):
 
     def decay(self, update: int, max_updates: int) -> float:
         """Return sqrt(warmup_updates / update)."""
+        # Equation 3 relative to its peak: step^-0.5 / warmup^-0.5.
         return math.sqrt(self.warmup_updates / update)
 
 
@@ -150,6 +152,7 @@ class Plateau(Constant):
 
     def is_plateau(self, validations_since_best: int) -> bool:
         """Return whether another `plateau` validations have passed without a new best."""
+        # Right after a new best the remainder is 0, too.
         return validations_since_best > 0 and validations_since_best % self.plateau == 0
 
 
@@ -186,5 +189,6 @@ class Cosine(Schedule):
 
 
 def _remaining(update: int, warmup_updates: int, max_updates: int) -> float:
+    # A training that ends in its warm-up has no decay.
     span = max(1, max_updates - warmup_updates)
     return min(1.0, max(0.0, (max_updates - update) / span))

@@ -61,6 +61,7 @@ class RecordedProcess(SingleProcess):
             weights: the weights that are trained; their gradients stay where they are in memory.
         """
         super().__init__(criterion)
+        # Recordings write to these addresses, so a gradient is zeroed and never replaced.
         self._gradients = {weight: torch.zeros_like(weight) for weight in weights}
         self._put_gradients_back()
         self._longest = 2 * TOKENS  # more than the padding of a batch
@@ -70,6 +71,7 @@ class RecordedProcess(SingleProcess):
 
     def clear(self, optimizer: torch.optim.Optimizer) -> None:
         """Zero the gradients in place."""
+        # One launch for all weights.
         torch._foreach_zero_([*self._gradients.values()])
         self._put_gradients_back()
 
@@ -169,6 +171,7 @@ def filled_up(batch: Batch) -> Batch:
     The labels of padding are PAD, and have no weight in the loss.
     """
     sides = batch.packing.source, batch.packing.target
+    # From 1 to TOKENS, never 0, so that the added sentence has a token.
     fillings = [TOKENS - int(side.lengths.sum()) % TOKENS for side in sides]
     # One of the added sentences holds the padding of both sides; the rest is empty.
     empty = np.zeros(-(len(sides[0].lengths) + 1) % SENTENCES, np.int64)

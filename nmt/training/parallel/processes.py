@@ -53,6 +53,7 @@ class SingleProcess:
         """
         with computing():
             measured = self.criterion(batch)
+        # Outside the context: torch advises against a backward pass under autocast.
         (measured["loss"] * factor).backward()
         return {name: value.detach() for name, value in measured.items()}
 
@@ -132,6 +133,7 @@ class FullyShardedDataParallel(SingleProcess):
             # Small modules are gathered with the root: each gathering costs a message.
             if sum(weight.numel() for weight in module.parameters()) >= SHARDED_APART:
                 fully_shard(module, mesh=mesh)
+        # Last, because the root takes the weights that no module before it has taken.
         self.root = fully_shard(criterion, mesh=mesh)
         self.criterion = criterion
 
@@ -172,6 +174,7 @@ class FullyShardedDataParallel(SingleProcess):
         finally:
             for part in parts:
                 part.reshard()
+                # torch's default: the backward pass needs the root's weights first, so they stay.
                 part.set_reshard_after_forward(part is not self.root)
 
 

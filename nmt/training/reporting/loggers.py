@@ -104,6 +104,7 @@ class WandbLogger:
             resume="allow",
             name=run.path.resolve().name,
             config=parameters(run),
+            # A resumed run may have changed some keys of its recipe.
             allow_val_change=True,
         )
         self._run.define_metric("*", step_metric="update")

@@ -78,6 +78,7 @@ class RunningStats:
             "sentences": sum(batch.num_sentences for batch in update.batches),
         }
         for name, count in counts.items():
+            # A product instead of an `if`, which would wait for the GPU.
             self._add(name, is_finite.double() * count)
         for name, value in measured.items():
             # Sums stay on the device until a report; double, because they grow over many updates.
@@ -164,6 +165,7 @@ class TrainingReport:
     def __exit__(self, *_: object) -> None:
         if self.panel:
             self.panel.close()
+        # A copy, because `_send` removes a logger that fails.
         for logger in [*self.loggers]:
             self._send(logger, logger.close)
 
@@ -177,6 +179,7 @@ class TrainingReport:
     def to_go(self, update: int, seconds: float) -> timedelta:
         """Return the time to go after an update; `seconds` is the time of training so far."""
         spent = time.monotonic() - self.started
+        # By the speed since this start: the machine may be another one.
         by_updates = spent / (update - self.first) * (self.max_updates - update)
         return duration(max(0.0, min(by_updates, self.max_seconds - seconds)))
 
@@ -196,6 +199,7 @@ class TrainingReport:
             # runs.
             with files.named(self.log), self.log.open("a", encoding="utf-8") as file:
                 record = {"record": kind, **finite(values), "time": time_of_day}
+                # A whole line at once, so that nobody reads half a record.
                 file.write(json.dumps(record) + "\n")
         for logger in [*self.loggers]:
             self._send(logger, partial(logger.add, kind, values))
@@ -314,6 +318,7 @@ def summarize(
 
 def perplexity(nats: float) -> float:
     """Return exp(nats), the perplexity of a cross-entropy per token; infinite on overflow."""
+    # math.exp raises an OverflowError instead of returning infinity.
     return float(torch.tensor(nats, dtype=torch.float64).exp())
 
 
@@ -321,6 +326,7 @@ def peak_memory_mb(device: torch.device) -> float:
     """Return the peak megabytes of this process: of its tensors if it uses a GPU, else resident."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e6
+    # getrusage counts bytes on macOS, and kilobytes on Linux.
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
@@ -354,6 +360,7 @@ class ProgressPanel:
         self.live = Live(
             console=self.console,
             auto_refresh=False,
+            # Results on stdout must not pass through the panel.
             redirect_stdout=False,
             redirect_stderr=False,
             get_renderable=self._table,
