@@ -121,6 +121,7 @@ def make_batch(
     the batch have weight 1.
     """
     if len(indices) == 0:
+        # One source token: a softmax over no keys would be NaN.
         return batch_of(torch.tensor([[EOS]]), torch.tensor([[PAD]]))
     source, target = split.padded("source", indices), split.padded("target", indices)
     batch = batch_of(torch.from_numpy(source), torch.from_numpy(target))

@@ -118,6 +118,7 @@ class Column:
         if not len(ids):
             self._tokens.refuse("has been cut while it was read")
         self._check_ids(ids)
+        # PAD is 0.
         if not ids.all():
             self._tokens.refuse("a sentence holds padding")
         first, last = np.searchsorted(ends, (place, place + len(ids)), "right")
@@ -172,6 +173,7 @@ class MappedFile:
             def read(count: int) -> Ids:
                 data = file.read(count * dtype.itemsize)
                 digest.update(data)
+                # A file that was cut may end in the middle of a number.
                 return np.frombuffer(data, dtype, len(data) // dtype.itemsize)
 
             yield read
@@ -254,6 +256,7 @@ class LinkColumn:
         offsets = self._offsets.array()
         starts, ends = offsets[indices], offsets[indices + 1]
         self._check_offsets(starts, ends)
+        # A link is two numbers.
         lengths = 2 * (ends - starts)
         moves = 2 * starts - (np.cumsum(lengths) - lengths)  # from new to old position
         numbers = self._links.array()[np.repeat(moves, lengths) + np.arange(lengths.sum())]
@@ -275,6 +278,7 @@ class LinkColumn:
                 end = ends[-1:]
             if 2 * int(end[0]) != len(self._links):
                 self._offsets.refuse(f"pairs end at link {int(end[0])} of {len(self._links) // 2}")
+            # Only for the checksum.
             while len(read_links(CHECKED_AT_ONCE)):
                 pass
 

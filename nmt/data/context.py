@@ -79,6 +79,7 @@ class DocumentContext:
         """Divide a document into parts that fit, each as long as possible."""
         starts, total = [0], 0
         for at, length in enumerate(lengths):
+            # A sentence that is too long by itself is a part by itself.
             if at > starts[-1] and total + length > self.max_tokens:
                 starts.append(at)
                 total = 0

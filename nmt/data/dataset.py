@@ -42,6 +42,7 @@ class Dataset:
         """
         parts = {part: Manifest.read(part) for part in shards_of(path) or [path]}
         for part, manifest in parts.items():
+            # Only sizes are compared here, which takes constant time; `verify` reads the files.
             for name, facts in manifest.files.items():
                 documents.open_checked(part / name, facts, REMEDY).close()
         return cls(path, _united(parts), parts)
@@ -75,6 +76,7 @@ class Dataset:
         if not self.has_split(name):
             raise NmtError(f"{self.path}: {unknown('split', name, self.manifest.splits)}")
         first = self.first_part
+        # Held-out splits are the same in all shards.
         return Split(self._parts if name == "train" else {first: self._parts[first]}, name)
 
     def verify(self) -> None:
@@ -217,6 +219,7 @@ class Split:
         Returns:
             For each pair the numbers of its links, source word and target word in turn.
         """
+        # "right" passes over empty shards, which begin where the next one begins.
         part = np.searchsorted(self._starts, indices, "right") - 1  # [B]
         # Read shard by shard, then put back into the order of the batch.
         order = np.argsort(part, kind="stable")
@@ -329,6 +332,7 @@ class Split:
             raise ValueError(f"the split {self.name!r} keeps no text, only held-out splits do")
         content = documents.read_checked(part / name, manifest.files[name], REMEDY)
         try:
+            # Not splitlines, which would split a sentence at U+2028.
             lines = content.decode("utf-8").split("\n")[:-1]
         except UnicodeDecodeError:
             raise NmtError(f"{part / name}: not UTF-8; {REMEDY}") from None

@@ -43,6 +43,7 @@ class Directions:
     @property
     def names(self) -> tuple[str, str]:
         """The languages of each side as one name, such as ``en+de`` and ``de+en``."""
+        # Not a set, whose order would change file names from run to run.
         source, target = (list(dict.fromkeys(side)) for side in zip(*self.trained, strict=True))
         return _joined(source), _joined(target)
 

@@ -85,6 +85,7 @@ class SplitCounts:
                 raise ValueError(f"{key} must be at least 0, not {count}")
         sides = (self.source_tokens, self.source_unknown), (self.target_tokens, self.target_unknown)
         for tokens, num_unknown in sides:
+            # Each sentence has an EOS, so there are at least as many tokens as pairs.
             if not max(self.pairs, num_unknown) <= tokens or bool(tokens) != bool(self.pairs):
                 raise ValueError(
                     f"{self.pairs} pairs do not hold {tokens} tokens, {num_unknown} of them unknown"
@@ -102,6 +103,7 @@ class SplitCounts:
             if isinstance(one, int):
                 values[name] = one + two
             elif name == "examples":
+                # The right operand of | wins.
                 values[name] = two | one
             else:
                 values[name] = {key: one.get(key, 0) + two.get(key, 0) for key in {**one, **two}}
@@ -140,6 +142,7 @@ class Manifest:
                 raise ValueError(f"{side}_vocabulary must be from 4 to 2^31 - 1, not {size}")
             if dtype != token_type(size):
                 raise ValueError(f"{side}_dtype: ids of {size} pieces are not stored as {dtype}")
+        # Files of the two sides differ in the language of their names alone.
         if self.source_lang == self.target_lang:
             raise ValueError(f"source_lang and target_lang are both {self.source_lang!r}")
         if self.shared_vocabulary and self.source_vocabulary != self.target_vocabulary:
@@ -217,6 +220,7 @@ class Manifest:
             if self.has_links(split):
                 links, offsets = link_files(split)
                 link = 2 * np.dtype(LINK_TYPE).itemsize
+                # Pairs may have any number of links, so only whole links are required.
                 yield links, self.files[links].bytes // link * link if links in self.files else 0
                 yield offsets, (counts.pairs + 1) * np.dtype(OFFSET_TYPE).itemsize
             for name, dtype in PAIR_NUMBERS.items():

@@ -45,6 +45,7 @@ class Rows:
         """
         lengths = self._lengths
         longest = max(SHORTEST_ROW, int(lengths.max()))
+        # As many rows as hold the fuller side, if each is about as long as the longest sentence.
         filled = np.zeros((2, max(1, round(int(lengths.sum(1).max()) / longest))), np.int64)
         row_of = np.zeros(lengths.shape[1], np.int64)
         # Longest first into the emptiest row, the usual heuristic for bins: short sentences fill
@@ -159,6 +160,7 @@ class Pack:
         begins = np.cumsum(lengths) - lengths  # of a sentence, if rows were not divided
         first = np.searchsorted(row_of[order], np.arange(self.shape[0]))
         starts = np.empty_like(begins)
+        # From the beginning of the row, where its first sentence lies.
         starts[order] = begins - begins[first][row_of[order]]
         starts += row_of * self.shape[1]
         return np.repeat(starts, self.lengths) + self._positions
@@ -228,9 +230,12 @@ class Pack:
         if key not in self._made:
             allowed = self.sentences[:, :, None] == keys.sentences[:, None, :]
             if causal:
+                # Tokens of a sentence lie in order in their row, so a triangle is causal within
+                # each.
                 allowed = allowed.tril()
             # Finite, so that an empty place does not become NaN.
             scores = torch.zeros(allowed.shape, dtype=dtype, device=self.device)
+            # Half of the least number, so that adding a negative score gives no infinity.
             scores.masked_fill_(~allowed, torch.finfo(dtype).min / 2)
             self._made[key] = scores[:, None]
         return self._made[key]

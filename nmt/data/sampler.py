@@ -59,6 +59,7 @@ class BatchSampler(ABC):
         self.longer_lengths = np.maximum(self.source_lengths, self.target_lengths)
         self.tokens_per_update = tokens_per_update
         self.seed = seed
+        # One epoch is kept, because the loader asks for its updates in turn.
         self._epoch: tuple[int, list[Indices]] | None = None
         self.updates_per_epoch = self._prepare()
 
@@ -133,6 +134,7 @@ class RandomSampler(BatchSampler):
         cuts = np.searchsorted(tokens_so_far, update * (total / updates))
         # An update has at least one sentence, however long its neighbours are.
         cuts = np.maximum.accumulate(np.maximum(cuts - update, 0)) + update
+        # And the updates to come need a sentence each.
         return np.split(shuffled, np.minimum(cuts, len(shuffled) - updates + update))
 
 
@@ -148,6 +150,7 @@ class BucketSampler(BatchSampler):
         bucket_tokens = self.tokens_per_update / self.buckets_per_update
         # Sentences are sorted by target length first, so the cuts are the same in every epoch.
         tokens_so_far = np.cumsum(np.sort(self.target_lengths), dtype=np.int64)
+        # Minus 1, because a sentence belongs to the bucket of its last token.
         bucket = ((tokens_so_far - 1) / bucket_tokens).astype(np.int64)
         self.cuts = np.flatnonzero(np.diff(bucket)) + 1
         return -(-(len(self.cuts) + 1) // self.buckets_per_update)
@@ -202,7 +205,9 @@ def packed_micro_batches(
     others = sentences[alone:]
     sides = sampler.source_lengths[others], sampler.target_lengths[others]
     tokens = np.stack(sides).astype(np.int64)
+    # A sentence belongs to the part in which its middle token lies.
     middle = np.cumsum(tokens.sum(0)) - tokens.sum(0) / 2
+    # The fewest parts that can hold the fuller side.
     count = -(-int(tokens.sum(1).max()) // max_tokens)
     while True:
         # Equally many for each process, which wait for one another in the last one.
@@ -213,6 +218,7 @@ def packed_micro_batches(
         sizes = [np.bincount(part, side, count).max(initial=0) for side in tokens]
         if max(sizes) <= max_tokens:
             break
+        # Cutting by middles may overfill a part; then more parts are needed.
         count += 1
     part = np.concatenate((np.arange(alone), alone + part))
     parts = np.split(sentences, np.searchsorted(part, np.arange(1, alone + count)))
@@ -273,6 +279,7 @@ def in_length_order(split: Split | Subset, max_tokens: int) -> list[Indices]:
     """
     longer = np.maximum(split.source_lengths, split.target_lengths)
     order = np.argsort(longer, kind="stable")
+    # A blank line has one token, EOS.
     return _fit(order[np.count_nonzero(longer == 1) :], longer, max_tokens)
 
 
@@ -306,9 +313,11 @@ class DirectionSampler(RandomSampler):
             directions: [n], number of the direction of each pair.
             temperature: more than 0.
         """
+        # A direction without training pairs must have no share.
         present = np.unique(directions)
         self._groups = [np.flatnonzero(directions == number) for number in present]
         sizes = np.array([len(group) for group in self._groups])
+        # Relative to the largest, so that a small temperature gives no overflow.
         shares = (sizes / sizes.max()) ** (1 / temperature)
         # Rounded sums, so that the draws of all directions add up to an epoch.
         ends = np.rint(np.cumsum(shares) / shares.sum() * sizes.sum()).astype(np.int64)

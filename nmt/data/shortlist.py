@@ -88,6 +88,7 @@ class Shortlist:
         wanted: list[Ids] = [self.candidates[sources].reshape(len(sources), -1)]
         wanted += [sources] if self.origin.shared_vocabulary else []
         wanted += [forced] if forced is not None else []
+        # Shorter rows are filled with EOS and PAD, which are chosen anyway.
         np.put_along_axis(chosen, np.concatenate(wanted, axis=1), True, axis=1)
         return chosen
 
@@ -111,6 +112,7 @@ class Shortlist:
             NmtError: there is no shortlist, or it is damaged or of another version.
         """
         try:
+            # safe_open itself would wait for a named pipe.
             documents.open_regular(path).close()
         except FileNotFoundError:
             raise NmtError(f"{path}: there is no shortlist; make it with `nmt shortlist`") from None
@@ -125,6 +127,7 @@ class Shortlist:
             raise NmtError(f"{path}: not a shortlist, or a damaged one; {REMEDY}") from None
         if shortlist._checksum() != described.sha256:
             raise NmtError(f"{path}: damaged: its checksum does not match; {REMEDY}")
+        # A checksum proves that the file is unchanged, not that its ids are in range.
         if not shortlist._is_sound():
             raise NmtError(f"{path}: damaged: not tables of target ids; {REMEDY}")
         return shortlist
@@ -151,6 +154,7 @@ class Shortlist:
     def _checksum(self) -> str:
         digest = hashlib.sha256()
         for name, array in self._arrays().items():
+            # Bytes alone do not tell a [2, 3] table from a [3, 2] table.
             digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()

@@ -73,6 +73,8 @@ class _Span(NamedTuple):
     def drawn_before(self, name: str, update: int) -> int:
         """Return how many pairs of a corpus were drawn before an update of the stage."""
         before = self.drawn.get(name, 0)
+        # Rounded from the first update of the stage: remainders are never lost from update to
+        # update.
         return before + math.floor(self.rates.get(name, 0) * (update - self.first) + 0.5)
 
 
@@ -128,6 +130,7 @@ class StageSampler(RandomSampler):
             )
             # Each update gets a sentence, however the shares are rounded.
             pairs = max(self.tokens_per_update / mean, len(stage.mix) + 1)
+            # Pairs of an epoch: until one corpus of the stage has been read once.
             reading = min(len(self._corpora[name]) / share for name, share in stage.mix.items())
             updates = max(1, round(reading / pairs))
             rates = {name: share * pairs for name, share in stage.mix.items()}
@@ -136,6 +139,7 @@ class StageSampler(RandomSampler):
             self._spans.append(span)
             if stage.until is not None:
                 first = stage.until + 1
+                # A stage that ends in the middle of an epoch ends the epoch.
                 epoch += -(-(first - span.first) // updates)
                 drawn = {name: span.drawn_before(name, first) for name in self._corpora}
         return self.first_of(2) - 1
@@ -173,6 +177,7 @@ class StageSampler(RandomSampler):
             reading, place = divmod(start, size)
             parts.append(self._reading(name, reading)[place : place + end - start])
             start += len(parts[-1])
+        # The empty slice gives the type of an array where nothing is drawn.
         return np.concatenate([self._corpora[name][:0], *parts])
 
     def _reading(self, name: str, reading: int) -> Indices:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from nmt.io.documents import DocumentFormat
 
+# PAD is 0, so that zeros are padding, and so that counting non-zeros counts tokens.
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 """The special ids, the same in every vocabulary."""
 
@@ -16,6 +17,7 @@ SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 SPACE = "\u2581"
 """SentencePiece's character for a space."""
 
+# Within the range of fp16, and low enough that float32 rounds its exponential to 0.
 EXCLUDED = -1e4
 """Logit of a token that an imported model never predicts: its probability is 0 in every format."""
 

@@ -66,6 +66,7 @@ def staging(path: Path, identity: str | None = None) -> Iterator[Path]:
             raise NmtError(
                 f"{path}: cannot be written: {error.strerror}; choose another output_dir"
             ) from None
+        # Outside of the try, which would take an OSError of the block for a mistake in the path.
         yield directory
 
 
@@ -169,6 +170,7 @@ class DatasetWriter:
             recipe=dict(recipe),
             shard=shard,
         )
+        # Last, because a directory with a manifest counts as a dataset.
         with files.whole_file(self.directory / MANIFEST) as partial:
             partial.write_text(MANIFESTS.text(manifest), encoding="utf-8")
         return manifest
@@ -255,6 +257,7 @@ class _SideWriter:
         self._stack = stack
         self._tokens = self._open(".tokens")
         self._offsets = self._open(".offsets")
+        # One offset more than sentences: sentence i lies between offsets i and i + 1.
         self._offsets.write(np.zeros(1, OFFSET_TYPE).tobytes())
 
     def append(self, sentences: RaggedArray) -> None:
@@ -271,6 +274,7 @@ class _SideWriter:
 
     @cached_property
     def _text(self) -> BinaryIO:
+        # Opened with the first line, because training splits keep no text.
         return self._open("")
 
     def _open(self, suffix: str) -> BinaryIO:
@@ -289,6 +293,7 @@ class _LinkWriter:
 
     def append(self, links: RaggedArray) -> None:
         """Append the links of pairs; see :meth:`SplitWriter.append_links`."""
+        # Offsets count links, of two numbers each.
         ends = self._links + np.cumsum(links.lengths // 2)
         self._files[0].write(links.tokens.astype(LINK_TYPE).tobytes())
         self._files[1].write(ends.astype(OFFSET_TYPE).tobytes())
