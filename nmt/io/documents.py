@@ -83,6 +83,7 @@ class DocumentFormat(Generic[T]):
         if not isinstance(document, dict):
             raise _DamageError("expected keys and values")
         name, version = document.pop("format", self.name), document.pop("version", None)
+        # Not isinstance, because True is an int.
         if name != self.name or type(version) is not int:
             raise _DamageError(f"not a document of format {self.name}")
         if version != self.version:
@@ -121,6 +122,7 @@ def _check_as_written(document: Mapping[str, Any], expected: Mapping[str, Any]) 
         _DamageError: a value of `expected` is missing, or is stored as another type.
     """
     for key, value in expected.items():
+        # Compared as JSON, because Python takes 1, 1.0 and True for equal.
         if key not in document or _canonical(document[key]) != _canonical(value):
             raise _DamageError(f"values.{key}: a value is missing or of another type")
 
@@ -130,6 +132,7 @@ def _checksum(document: Mapping[str, Any]) -> str:
 
 
 def _canonical(value: object) -> str:
+    # Sorted, so that the order of keys does not change a checksum.
     return json.dumps(value, sort_keys=True)
 
 
@@ -160,6 +163,7 @@ def check_inside(names: Iterable[str]) -> None:
     for name in names:
         path = PurePosixPath(name)
         # Names in a file from elsewhere must not reach out of its directory.
+        # A name such as a//b or ./a differs from its path, and is refused, too.
         if str(path) != name or path.is_absolute() or {"..", "\0"} & {*path.parts, *name}:
             raise ValueError(f"{name!r} is not the name of a file in the directory")
 
@@ -174,6 +178,7 @@ def open_checked(path: Path, facts: FileFacts, remedy: str) -> BinaryIO:
         file = open_regular(path)
     except FileNotFoundError:
         raise NmtError(f"{path}: missing; {remedy}") from None
+    # Of the opened file, which nobody can exchange between check and reading.
     size = os.fstat(file.fileno()).st_size
     if size != facts.bytes:
         file.close()

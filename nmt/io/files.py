@@ -36,11 +36,14 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
     """
     if path.is_mount():
         raise NmtError(f"{path}: a mount point, which cannot be replaced; choose a directory in it")
+    # Next to `path`, because a rename is atomic only within a file system.
     partial = path.with_name(f".{path.name}.partial-{identity or os.getpid()}")
     old = path.with_name(f".{path.name}.old-{os.getpid()}")
     busy = NmtError(f"{path}: another process is writing it; wait for it or stop it")
+    # Of any identity: two processes must not fill directories for one path.
     if any(map(_is_held, path.parent.glob(f".{glob.escape(path.name)}.partial-*"))):
         raise busy
+    # A dead process may have had this process's number.
     if identity is None:
         shutil.rmtree(partial, ignore_errors=True)
     with named(path, partial):
@@ -53,6 +56,7 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
         sweep(path.parent, glob.escape(path.name), partial)
         with named(path, partial):
             yield partial
+            # Each by itself, because syncing a directory syncs only its names.
             for file in partial.rglob("*"):
                 sync(file)
             sync(partial)
@@ -71,6 +75,7 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
         stays = identity is not None and can_be_mended
         raise
     finally:
+        # Between the two renamings `path` is missing; an error there must not lose the old one.
         if old.exists() and not path.exists():
             old.rename(path)
         if not stays:
@@ -85,6 +90,7 @@ def _hold(path: Path) -> int | None:
     """Lock a path; return a descriptor to close, or None if another process has the lock."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
+        # The kernel releases flock when a process dies, even by SIGKILL.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
@@ -155,6 +161,7 @@ def whole_file(path: Path, rescue: Callable[[Path], None] | None = None) -> Iter
     try:
         with named(path, partial):
             partial.touch()
+            # Locked before the sweep: other processes remove unlocked partial files.
             lock = _hold(partial)
             _sweep_files(path)
             yield partial
@@ -241,6 +248,7 @@ def point(link: Path, target: str) -> None:
     with named(link, fresh):
         fresh.symlink_to(target)
         if link.is_dir() and not link.is_symlink():
+            # A link cannot replace a directory by renaming.
             link.rename(old)
         # A symbolic link cannot be changed, only replaced.
         fresh.replace(link)

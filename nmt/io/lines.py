@@ -162,6 +162,7 @@ def decompressed(file: io.BufferedReader, path: Path) -> BinaryIO:
     with named_damage(path):
         if file.peek(1)[:1] in (b"", b"\0"):  # gzip and xz would return an empty text
             raise EOFError
+    # peek may return fewer bytes than asked for, hence this order of the two.
     if path.suffix == ".gz" and not GZIP_MAGIC.startswith(file.peek(2)[:2]):
         raise NmtError(f"{path}: not a gzip file; drop .gz from its name, or fetch it again")
     opened = {".gz": gzip.open, ".xz": _XzFile, ".zst": zstd and zstd.open}[path.suffix](file)
@@ -203,6 +204,7 @@ class _XzFile(io.RawIOBase):
                 self._stream = lzma.LZMADecompressor()
             elif self._stream.needs_input and not (block := self._file.read(1 << 16)):
                 raise EOFError
+            # Bounded, because a small block may decompress to gigabytes.
             data = self._stream.decompress(block, len(buffer))
         buffer[: len(data)] = data
         return len(data)
@@ -342,6 +344,7 @@ def _arriving(lines: Iterator[bytes], most: int) -> Iterator[list[bytes]]:
             failures.append(error)
         waiting.put(end)
 
+    # A daemon: nothing can interrupt a thread that waits for a terminal.
     threading.Thread(target=read, daemon=True).start()
     ended = False
     while not ended:
