@@ -110,6 +110,7 @@ class Export:
                 if file.is_file()
             },
         )
+        # Last, because it holds the checksums of all other files.
         (path / EXPORT).write_text(_FORMAT.text(description), encoding="utf-8")
 
     def check_files(self) -> None:

@@ -91,6 +91,7 @@ def locked(path: Path) -> Iterator[None]:
             ) from None
         except OSError as error:  # a file system without locks
             warn(f"{path}: cannot be locked: {error.strerror}")
+        # Under the lock: half-written files can only be a dead process's now.
         files.sweep(path)
         yield
 

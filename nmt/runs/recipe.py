@@ -32,6 +32,7 @@ MAX_BYTES = 1 << 24
 
 def write_recipe(directory: Path, recipe: dict[str, Any]) -> None:
     """Write a recipe into a directory, whole or not at all."""
+    # In the order of the fields, which docs/recipe.md has, too.
     text = yaml.safe_dump(recipe, sort_keys=False)
     with files.whole_file(directory / RECIPE) as partial:
         partial.write_text(_first_line(text.encode()) + text, encoding="utf-8")
