@@ -84,6 +84,7 @@ def preprocess(config: PreprocessConfig) -> Manifest:
                 shutil.rmtree(scratch)
             return manifest
     except OSError as error:
+        # What was read from standard input is gone, so such a run cannot resume.
         if reads_stdin or error.errno not in FULL_OR_FAILING:
             raise
         raise UnfinishedError.by_disk(error) from error
@@ -101,6 +102,7 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
     if config.documents:
         warn_of_undivided([*train, *chain.from_iterable(corpora.values())])
     held_out = {name: [*_held_out(bitexts, config)] for name, bitexts in corpora.items()}
+    # Before any training text: cleaning drops pairs that repeat these lines.
     lines = _held_out_lines(held_out.values(), config)
     subwords = find_subwords(directory, train, lines, config)
     directions = subwords.directions
@@ -154,6 +156,7 @@ def _held_out(bitexts: list[Bitext], config: PreprocessConfig) -> Iterator[tuple
         for chunk in map(with_blank_lines, bitext.chunks(config.on_invalid_utf8)):
             if config.documents and chunk.first == 1 and bitext.direction in begun:
                 source, target = ["", *chunk.source], ["", *chunk.target]
+                # The added line counts as line 0, so messages keep the numbers of the file.
                 chunk = replace(chunk, source=source, target=target, first=0)
             yield bitext.direction, chunk
         begun.add(bitext.direction)
@@ -231,6 +234,7 @@ def _identity(config: PreprocessConfig, corpora: dict[str, list[Bitext]]) -> str
     shown = [
         _recipe(config),
         config.part,
+        # Another version may normalise or segment the same text differently.
         [__version__, sentencepiece.__version__, unicodedata.unidata_version],
         [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats],
     ]

@@ -122,6 +122,7 @@ class PreprocessConfig(Cleaning, SubwordTraining):
     output_dir is the dataset."""
 
     def __post_init__(self) -> None:
+        # By name, because neither base class calls the other one's.
         Cleaning.__post_init__(self)
         SubwordTraining.__post_init__(self)
         if self.workers < 0:
@@ -148,6 +149,7 @@ class PreprocessConfig(Cleaning, SubwordTraining):
             raise ValueError(
                 "new_pieces needs extend_vocabulary: the run whose subwords they extend"
             )
+        # Raises an error now if the shard is malformed.
         _ = self.part
 
     def _check_documents(self) -> None:
@@ -233,6 +235,7 @@ def _part_of_environment() -> tuple[int, int]:
     try:
         if "SLURM_ARRAY_TASK_COUNT" in environ:
             first = int(environ["SLURM_ARRAY_TASK_MIN"])
+            # Arrays may begin at any number.
             number = int(environ["SLURM_ARRAY_TASK_ID"]) - first
             count = int(environ["SLURM_ARRAY_TASK_COUNT"])
         else:
@@ -241,6 +244,7 @@ def _part_of_environment() -> tuple[int, int]:
         raise ValueError(
             "shard is auto, but neither torchrun nor a Slurm array started this; give I/N"
         ) from None
+    # As with --array=1,3, where a number would be above the count.
     if not 0 <= number < count:
         raise ValueError(f"shard is auto, but the Slurm array is not {count} tasks in a row")
     return number + 1, count

@@ -294,6 +294,7 @@ class Bitext:
             position = blocks[0].position
             waiting = [lines + block.lines for lines, block in zip(waiting, blocks, strict=True)]
             while len(waiting[0]) >= size:
+                # Ids of documents are the last annotation, and so the last file or column.
                 count = last_end(waiting[-1 if has_ids else 0], size, has_ids)
                 yield tuple(_Lines(lines[:count], position) for lines in waiting)
                 waiting = [lines[count:] for lines in waiting]
@@ -304,6 +305,7 @@ class Bitext:
         """Yield equally many lines of each file."""
         read = skip
         streams = [_blocks(file, size, skip) for file in self.files]
+        # zip would end with the shortest file, and hide that lines are missing.
         for blocks in zip_longest(*streams, fillvalue=_Lines([], 0)):
             if not read:
                 for block, name in zip(blocks, self.names, strict=True):
@@ -370,9 +372,11 @@ def _blocks(path: Path, size: int, skip: int) -> Iterator[_Lines]:
     """Yield the lines of a file after the first `skip`, `size` at once, with their line feeds."""
     with path.open("rb") as file, named_damage(path):
         stream = lines_of(decompressed(file, path), str(path))
+        # A compressed file cannot be entered in the middle.
         for _ in islice(stream, skip):
             pass
         while block := list(islice(stream, size)):
+            # The position in the compressed file, whose bytes the progress bar counts.
             yield _Lines(block, file.tell())
 
 
@@ -385,6 +389,7 @@ def watched(doing: str, bitexts: list[Bitext], done: Sequence[int] = ()) -> Iter
     total = sum(bitext.source.stat().st_size for bitext in bitexts)
     finished, pairs, began = 0, 0, time.monotonic()
     unread = [0] * (len(bitexts) - len(done))
+    # disable=None shows the bar at a terminal alone.
     with tqdm(desc=doing, total=total, unit="B", unit_scale=True, disable=None, leave=False) as bar:
         for number, (bitext, skip) in enumerate(zip(bitexts, [*done, *unread], strict=True)):
             for block in bitext.blocks(skip=skip):

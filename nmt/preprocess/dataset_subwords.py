@@ -56,6 +56,7 @@ def find_subwords(
         NmtError: the given subwords do not fit the settings.
     """
     if path := given_subwords(config):
+        # The files of a dataset are checked against its manifest.
         is_dataset = (path / MANIFEST).is_file()
         subwords = (
             Subwords.from_dataset(Dataset.open(path), 1) if is_dataset else Subwords.load(path, 1)
@@ -117,6 +118,7 @@ def _learned(
         # Learning takes minutes, so a resumed run finds the result here.
         with files.whole_directory(learned) as fresh:
             subwords.save(fresh)
+    # Read back in any case, so that a first and a resumed run use the same bytes.
     return Subwords.load(learned, num_threads=1)
 
 
@@ -178,6 +180,7 @@ def _sample(
     for direction in dict.fromkeys(direction for direction, _ in sample):
         of_direction = [pair for other, pair in sample if other == direction]
         source, target = map(list, zip(*of_direction, strict=True))
+        # Cleaned after sampling, because cleaning all text for a sample would take too long.
         cleaning = config.for_direction(direction)
         _, source, target = cleaning.cleaned(source, target, held_out, stats)
         sources += source

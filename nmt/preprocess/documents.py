@@ -69,6 +69,7 @@ def with_blank_lines(chunk: Chunk) -> Chunk:
         return chunk
     blank_pairs(chunk)  # before the numbers of lines differ from the files
     is_behind_another = chunk.first > 1
+    # The first document of a file has no blank line before it.
     begins = np.diff(document_numbers(chunk), prepend=1 - is_behind_another).tolist()
     source, target = (
         [
@@ -114,6 +115,7 @@ class Joiner:
             target: their translations.
             numbers: number of the document of each sentence [n].
         """
+        # `max_tokens` limits each side.
         lengths = np.maximum(source.lengths, target.lengths).tolist()
         spans = [
             (start + first, start + last)
@@ -164,6 +166,7 @@ def joined(sentences: RaggedArray, first: Ids, last: Ids, separator: int) -> Rag
     taken = sentences.take(np.repeat(first - (ends - counts), counts) + np.arange(counts.sum()))
     last_tokens = np.cumsum(taken.lengths) - 1
     tokens = taken.tokens.copy()
+    # Every EOS becomes a separator, and then the last one of each group EOS again.
     tokens[last_tokens] = separator
     tokens[last_tokens[ends - 1]] = EOS
     lengths = np.add.reduceat(taken.lengths, ends - counts) if len(counts) else counts
@@ -199,4 +202,5 @@ def joiner_of(context: DocumentContext | None, sides: Sequence[Segmenter]) -> Jo
         return None
     source, target = sides
     has_target = context.sides == "both"
+    # A target without context is one sentence, so its separator is never used.
     return Joiner(context, (separator_of(source), separator_of(target) if has_target else EOS))

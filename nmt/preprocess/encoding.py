@@ -133,6 +133,7 @@ class Encoder:
             keys=pairs.keys,
             weights=weights[pairs.lines] if len(weights) else weights,
             stats=stats,
+            # Without its text, which would be pickled back to the parent for nothing.
             block=replace(block, source=b"", target=b"", annotation_lines=()),
             links=links,
         )
@@ -197,6 +198,7 @@ class Encoder:
         given = chunk.source, chunk.target
         fits = np.ones(len(lines), np.bool_)
         for side, text, begins in zip(sides, given, self.subwords.begins_word, strict=True):
+            # Links number the words of the given text; normalisation may join or divide words.
             fits &= count_words(side, begins) == [len(text[line].split()) for line in lines]
         links = read_links(chunk).take(lines)
         kept = np.repeat(fits, links.lengths)
@@ -225,6 +227,7 @@ def encode(blocks: Iterable[TextBlock], encoder: Encoder, workers: int) -> Itera
     kind = "fork" if sys.platform == "linux" else "spawn"
     context = multiprocessing.get_context(kind)
     with starting_workers():
+        # The encoder goes to each worker once, not with each block.
         executor = ProcessPoolExecutor(workers, context, _begin_worker, (encoder,))
     with executor as pool:
         waiting: deque[Future[Encoded]] = deque()
@@ -233,6 +236,7 @@ def encode(blocks: Iterable[TextBlock], encoder: Encoder, workers: int) -> Itera
                 waiting.append(pool.submit(_encode, block))
                 # Two blocks for each worker keep all busy and the memory bounded.
                 if len(waiting) > 2 * workers:
+                    # The oldest first, so that blocks keep their order.
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
@@ -443,9 +447,11 @@ class WordEncoder:
             return RaggedArray.from_sentences(self._processor.encode(lines, num_threads=1))
         text = joined.encode()  # bytes are split faster than str
         letters = np.frombuffer(text, np.uint8)
+        # One entry for each word: True where it ends its line.
         ends = letters[(letters == ord(" ")) | (letters == ord("\n"))] == ord("\n")
         first = np.concatenate(([0], np.flatnonzero(ends) + 1))
         tokens, lengths = self._take(text.replace(b"\n", b" ").split(b" "))
+        # The tokens of a line are as many as the tokens of its words together.
         return RaggedArray(tokens, np.add.reduceat(lengths, first)).with_eos()
 
     def _take(self, words: list[bytes]) -> RaggedArray:
@@ -453,6 +459,7 @@ class WordEncoder:
             self._numbers, self._words = _Numbers(), RaggedArray.from_lists([])
         known = len(self._numbers)
         numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))
+        # New words are the last keys, because a dict keeps the order of insertion.
         if new := list(islice(reversed(self._numbers), len(self._numbers) - known)):
             ids = self._processor.encode(new[::-1], num_threads=1)
             both = zip(self._words, RaggedArray.from_lists(ids), strict=True)

@@ -50,6 +50,7 @@ def read_links(chunk: Chunk) -> RaggedArray:
                 )
         # Numbers of words have 16 bits in the file.
         is_stored = max(counts) <= MOST_WORDS
+        # Sorted, so that the order of links in a file changes nothing in the dataset.
         rows.append([word for link in sorted(links) for word in link] if is_stored else [])
     return RaggedArray.from_lists(rows)
 
@@ -65,6 +66,7 @@ def words_of_subwords(
     """
     begins = begins_word[sentences.tokens]
     first = np.cumsum(sentences.lengths) - sentences.lengths
+    # Also if the subwords put no space before the first word.
     begins[first] = True
     words = np.cumsum(begins) - 1
     words -= np.repeat(words[first], sentences.lengths)
@@ -95,6 +97,7 @@ def read_weights(chunk: Chunk) -> npt.NDArray[np.float32]:
     """
     texts = chunk.annotations.get(WEIGHTS, [])
     weights = np.array([_number(text) for text in texts], np.float64)
+    # Negated as a whole, so that NaN is refused, too.
     wrong = np.flatnonzero(~((weights >= 0) & (weights <= MAX_WEIGHT)))
     if len(wrong):
         text = texts[wrong[0]]

@@ -85,6 +85,7 @@ def _wanted(corpus: Corpus, pairs: int, config: PreprocessConfig) -> int:
     number, count = config.part
     wanted = round(corpus.weight * pairs)
     if corpus.max_pairs is not None:
+        # `max_pairs` is for all shards together; the first shards take the remainder.
         share = corpus.max_pairs // count + (number <= corpus.max_pairs % count)
         wanted = min(wanted, share)
     return wanted

@@ -144,6 +144,7 @@ def grow_diag_final_and(one: set[Link], other: set[Link]) -> list[Link]:
 
 def _words(line: str) -> list[str]:
     """Return the words of a line without their case and the punctuation around them."""
+    # Two spellings of an accent would make two words.
     words = unicodedata.normalize("NFC", line).split()
     insides = ((word, _INSIDE.search(word)) for word in words)
     return [inside[0].casefold() if inside else word for word, inside in insides]

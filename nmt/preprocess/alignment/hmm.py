@@ -66,6 +66,7 @@ class HiddenMarkovModel:
 
     def __init__(self, lexicon: Lexicon, num_targets: int) -> None:
         """Begin with the translations of a lexicon, and with short moves."""
+        # Source and target as one number, which a binary search finds.
         keys = lexicon.sources.astype(np.int64) * num_targets + lexicon.targets
         order = np.argsort(keys)
         self._keys, self._sources = keys[order], lexicon.sources[order]
@@ -89,6 +90,7 @@ class HiddenMarkovModel:
         totals = np.bincount(self._sources, emissions[:-1], self._num_sources)
         # A source word that emits nothing keeps no emission.
         shares = np.divide(1.0, totals, out=np.zeros_like(totals), where=totals > 0)
+        # Never 0, or a pair that needs this emission would have no alignment at all.
         self._emissions[:-1] = np.maximum(emissions[:-1] * shares[self._sources], MIN_EMISSION)
         self._moves = moves + MIN_EMISSION
 
@@ -97,6 +99,7 @@ class HiddenMarkovModel:
         aligned: list[Ids] = [np.zeros(0, np.int64)] * len(sources.lengths)
         for batch in self._batches(sources, targets):
             emitted = self._posteriors(batch).emitted
+            # The likeliest source word of each target word, not the likeliest path of all.
             best = emitted.argmax(-1)  # [J, B]
             best[best == emitted.shape[-1] - 1] = -1
             for row, index in enumerate(batch.indices):
@@ -120,6 +123,7 @@ class HiddenMarkovModel:
             read = sources.tokens[starts[0][chosen, None] + np.arange(words)]  # [B, I]
             read = np.append(read, np.full((len(chosen), 1), EOS), 1)
             places = starts[1][chosen] + np.arange(longest)[:, None]  # [J, B]
+            # Places after the end of a shorter target read any token; `active` leaves them out.
             heard = targets.tokens[np.minimum(places, len(targets.tokens) - 1)]
             wanted = read.astype(np.int64) * self._num_targets + heard[..., None]
             yield AlignmentBatch(chosen, lengths[1, chosen], self._find(wanted))
@@ -162,6 +166,7 @@ class HiddenMarkovModel:
             ahead = emitted[:, :-1] * future[rows, :-1]
             posterior[step, rows, :-1] = (before @ moves) * ahead
             posterior[step, rows, -1] = (before * emitted[:, -1:] * future[rows]).sum(1)
+            # `moves` is a factor of every step, so it is multiplied once at the end.
             expected += before.T @ ahead
             future[rows] = ahead @ moves.T + emitted[:, -1:] * future[rows]
         return Posteriors(posterior, expected * moves)

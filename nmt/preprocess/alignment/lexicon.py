@@ -75,6 +75,7 @@ def learn_shortlist(dataset: Dataset, subwords: str, config: LexiconConfig) -> S
         pairs=len(pairs.lengths),
         iterations=config.iterations,
     )
+    # Stable, so that equal counts have one order on all machines.
     frequent = np.argsort(-np.bincount(pairs.targets, minlength=num_targets), kind="stable")
     frequent = frequent[frequent > EOS][: config.first]
     table = Lexicon.learn(pairs, manifest.source_vocabulary, config.iterations)
@@ -116,6 +117,7 @@ class Pairs:
         flat = np.concatenate(targets).astype(np.int32)
         pair_of = np.repeat(np.arange(len(targets), dtype=np.int32), [len(ids) for ids in targets])
         order = np.argsort(flat, kind="stable")
+        # Special ids are no translations.
         order = order[flat[order] > EOS]
         starts = np.cumsum(lengths) - lengths
         return cls(np.concatenate(sources), starts, lengths, flat[order], pair_of[order])
@@ -234,6 +236,7 @@ class CountBlock:
         # Each of these words has a column; all other words share the first column, where t is 0.
         columns = np.zeros(len(least), np.int32)
         columns[words] = np.arange(1, len(words) + 1)
+        # Ones at first: with equal weights, the words of a sentence get equal shares.
         table = np.full((self.last - self.first, len(words) + 1), float(totals is None))
         if totals is not None:
             table[self.rows, columns[self.sources]] = self.counts / totals[self.sources]
@@ -247,6 +250,7 @@ class CountBlock:
             shares = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
             # Expected counts of IBM model 1: each target token is shared out among the source
             # tokens.
+            # Not counts[cells] +=, which would add only once where a cell occurs twice.
             np.add.at(counts, cells, weights * np.repeat(shares, lengths))
         expected = counts.reshape(table.shape)[:, 1:]
         rows, kept = np.nonzero(expected > least[words])

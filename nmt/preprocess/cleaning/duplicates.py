@@ -65,6 +65,8 @@ def _repetitions(
     with ExitStack() as stack:
         parts = [stack.enter_context((scratch / f"{part}").open("wb")) for part in range(_PARTS)]
         for start, block in blocks:
+            # By the highest byte of a hash: equal keys meet in one part, and parts are of similar
+            # size.
             part = (block[:, 0] >> np.uint64(56)).astype(np.uint8)
             order = np.argsort(part, kind="stable")
             entries = np.empty(len(block), _ENTRY)

@@ -152,6 +152,8 @@ class Cleaning:
                 pairs = [
                     pair
                     for before, after in sides
+                    # `lines` returns the same list where nothing changed, which saves comparing the
+                    # lines.
                     if before is not after
                     for pair in zip(before, after, strict=True)
                     if pair[0] != pair[1]
@@ -178,6 +180,7 @@ def judge(source: Lengths, target: Lengths, cleaning: Cleaning) -> npt.NDArray[n
     shorter, longer = np.minimum(source, target), np.maximum(source, target)
     ratio = np.inf if cleaning.max_length_ratio is None else cleaning.max_length_ratio
     applies = {
+        # EOS alone.
         CleaningResult.EMPTY: shorter == 1,
         CleaningResult.TOO_SHORT: shorter < cleaning.min_tokens_per_sentence,
         CleaningResult.TOO_LONG: longer > cleaning.max_tokens_per_sentence,
@@ -210,6 +213,7 @@ def nothing_left(dropped: dict[str, int], shard: str | None = None) -> NmtError:
             f"preprocess: no training pair belongs to part {shard}; divide so little text into "
             "fewer parts"
         )
+    # The commonest reason is the likeliest mistake.
     commonest = max(dropped, key=lambda reason: dropped[reason], default="")
     step = "leave out that step of preprocess.clean, or set its limits wider"
     remedy = _REMEDIES.get(commonest, step)

@@ -119,6 +119,7 @@ class Spaces(Rewriting):
         for space in _OTHER_SPACES:
             text = text.replace(space, " ")  # faster than one regular expression for all of them
         text = _SPACES.sub(" ", text)
+        # Line feeds around the text, so that the first and the last line are trimmed, too.
         return f"\n{text}\n".replace("\n ", "\n").replace(" \n", "\n")[1:-1]
 
 
@@ -251,6 +252,7 @@ class Duplicates(CleaningStep):
     """
 
 
+# Without the joiners U+200C and U+200D, with which Persian and Indic scripts spell words.
 _INVISIBLE = frozenset(
     "\u00ad\u061c\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2061\u2062\u2063\u2064"
     "\u2066\u2067\u2068\u2069\ufeff"
@@ -258,6 +260,7 @@ _INVISIBLE = frozenset(
 
 _CONTROL = re.compile(rf"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029{''.join(_INVISIBLE)}]")
 
+# U+3000 is the last space of Unicode.
 _OTHER_SPACES = "".join(
     character
     for character in map(chr, range(ord("\u3000") + 1))
@@ -273,6 +276,7 @@ _PLAIN = {
     **dict.fromkeys("—―", " - "),
     **dict.fromkeys("\u00a0\u2002\u2003\u2009\u202f\u3000", " "),
     "…": "...",
+    # Unicode's full-width forms lie 0xFEE0 after their ASCII characters.
     **{chr(ord(plain) + 0xFEE0): plain for plain in "!#$%&()*+,./:;<=>?@[\\]^_{|}~"},
     "、": ",",
     "。": ".",
@@ -344,6 +348,7 @@ class Numbers(Filtering):
         return [self._agree(one, other) for one, other in zip(source, target, strict=True)]
 
     def _agree(self, source: str, target: str) -> bool:
+        # Most pairs have no digit, and need no search for numbers.
         if not (_DIGIT.search(source) or _DIGIT.search(target)):
             return True
         numbers, others = _numbers(source), _numbers(target)
@@ -439,4 +444,5 @@ def _identifier() -> Any:
         raise NmtError(
             f"preprocess.clean: language needs py3langid; {install('language')}"
         ) from None
+    # Without norm_probs the second result is a log-likelihood.
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
