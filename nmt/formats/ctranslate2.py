@@ -63,6 +63,7 @@ class CTranslate2Format(TransformerFormat):
         spec = _empty_spec(specs, config, model)
         _fill(spec, model, config)
         _name_tokens(spec, loaded)
+        # Refuses a layer without weights before anything is written.
         spec.validate()
         spec.optimize(quantization=QUANTIZATIONS[stored])
         spec.save(str(directory))
@@ -78,6 +79,7 @@ class CTranslate2Format(TransformerFormat):
         }
         yield from unsupported(config, supported)
         if config.attention.d_k != config.attention.d_v:
+            # The specification has one width of heads.
             yield "d_k other than d_v"
 
 
@@ -147,6 +149,7 @@ def _fill(spec: Any, model: Transformer, config: TransformerConfig) -> None:
             _fill_norm(stack.layer_norm, end)
         if config.positions.name in ADDED_POSITIONS:
             table = positions(0, MAX_POSITIONS, torch.device("cpu"))
+            # Without positions this is a table of zeros.
             _set(stack.position_encodings, encodings=table.expand(MAX_POSITIONS, config.d_model))
     spec.config.layer_norm_epsilon = config.norm_epsilon
 
@@ -209,6 +212,7 @@ def _fill_heads(
 
 def _fill_feed_forward(spec: Any, layer: nn.Module) -> None:
     if isinstance(layer, GatedFeedForward):
+        # The order in which `GatedFeedForward` takes them apart.
         gate, linear = layer.inner.weight.chunk(2)
         _set(spec.linear_0, weight=gate)
         _set(spec.linear_0_noact, weight=linear)
@@ -241,6 +245,7 @@ def _fill_linear(spec: Any, linear: nn.Linear) -> None:
 
 def _set(spec: Any, **weights: Tensor) -> None:
     for name, weight in weights.items():
+        # In float32, from which the specification itself makes other types.
         setattr(spec, name, weight.detach().float().contiguous().numpy())
 
 
@@ -249,4 +254,5 @@ def _name_tokens(spec: Any, loaded: LoadedModel) -> None:
     source, target = vocabularies(loaded.subwords)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
+    # CTranslate2 adds none by itself, and every source in training had one.
     spec.config.add_source_eos = True

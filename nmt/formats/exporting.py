@@ -77,6 +77,7 @@ def export_run(
         NmtError: the model is missing or cannot be exported, or `output` holds something other
             than an export.
     """
+    # An export is replaced by removal: never a directory with other things.
     if output.exists() and not Export.exists(output) and not _is_empty(output):
         raise NmtError(f"{output}: holds something other than an export; choose another --output")
     loaded = load_model(model, trust_plugins=trust_plugins)

@@ -48,6 +48,7 @@ class FairseqFormat(ImportFormat):
     def read(self, source: Path) -> Imported:
         """Read a checkpoint, its dictionaries and its subwords."""
         path = _checkpoint_path(source)
+        # Before fairseq 0.10 a checkpoint held its settings as a Namespace.
         loaded = load_plain(path, [Namespace])
         if not isinstance(loaded, dict) or not isinstance(loaded.get("model"), Mapping):
             raise NmtError(f"{path}: not a checkpoint of fairseq, which holds a model")
@@ -64,6 +65,7 @@ class FairseqFormat(ImportFormat):
         if settings.tied == "all" and orders[0].vocabulary != orders[1].vocabulary:
             raise NmtError(f"{source}: dictionaries of embeddings that are tied differ")
         is_shared = orders[0].vocabulary == orders[1].vocabulary and sizes[0] == sizes[1]
+        # The target's order has a row for BOS, which the source's order lacks.
         orders = [orders[1]] * 2 if is_shared else orders
         weights = model.weights(*orders)
         tokenisation = settings.tokenisation(self.tokenizer)
@@ -136,6 +138,7 @@ def dictionary(path: Path, size: int, is_target: bool) -> ReorderedVocabulary:
         if line.endswith(OVERWRITES):
             if piece == names[BEGIN]:
                 continue
+            # The mark lets this line replace an earlier one.
             names = {earlier: name for earlier, name in names.items() if name != piece}
         names[UNKNOWN + number] = piece
     if len(lines) + UNKNOWN + 1 != size:
@@ -241,12 +244,15 @@ class TransformerWeights:
             for name, table in tables.items()
             if name == "target_embedding" or name not in tied[settings.tied]
         }
+        # fairseq's output layer has no bias; this one only excludes ids.
         bias = torch.zeros(len(tables["output"]))
         weights["output.bias"] = target.reorder_bias(bias)
         for theirs in TABLES.values():
             del self.tensors[theirs]
         if settings.positions == "learned":
             names = ("source_positions.table.weight", "positions.table.weight")
+            # fairseq numbers positions from the id of padding plus one, so earlier rows are never
+            # read.
             rows = PAD + 1
             weights |= {
                 name: self._take(theirs)[rows:]
@@ -311,6 +317,7 @@ def _of_today(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             norms = OLD_NORMS.get(stack, ())
             parts[2:4] = [dict(enumerate(norms)).get(int(parts[3][:9]), "layer_norms")]
             name = ".".join((stack, *parts))
+        # Older checkpoints hold queries, keys and values in one matrix.
         if is_layer and parts[-1] in ("in_proj_weight", "in_proj_bias"):
             before, kind = name.rpartition(".")[0], parts[-1].rpartition("_")[2]
             thirds = tensor.chunk(3) if tensor.dim() else [tensor]
@@ -318,6 +325,8 @@ def _of_today(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
                 renamed[f"{before}.{letter}_proj.{kind}"] = part
             continue
         renamed[name] = tensor
+    # Before the name output_projection, an untied output layer was embed_out, and a tied one had no
+    # name.
     embedded = renamed.pop("decoder.embed_out", renamed.get(TABLES["target_embedding"]))
     if embedded is not None:
         renamed.setdefault(TABLES["output"], embedded)

@@ -77,6 +77,7 @@ class FairseqSettings:
             _plain(checkpoint.get("args")),
         ):
             for key, value in section.items():
+                # fairseq 0.12 nests encoder.embed_dim, which was encoder_embed_dim before.
                 inner = _plain(value) if key in ("encoder", "decoder") else {}
                 values |= {f"{key}_{name}": inner[name] for name in inner} or {str(key): value}
         for name in ("tokenizer", "bpe", "task"):
@@ -125,6 +126,7 @@ class FairseqSettings:
         if type(value) not in kinds:
             what = "a plain value" if default is None else f"a {kinds[-1].__name__}"
             raise NmtError(f"{self.path}: {key}: expected {what}, not a {type(value).__name__}")
+        # Bounded, because messages show it.
         return value[:99] if isinstance(value, str) else value
 
     def text(self, key: str) -> str:
@@ -201,6 +203,7 @@ class FairseqSettings:
         activation = self.value("activation_fn", "relu")
         if activation not in ACTIVATIONS:
             raise NmtError(f"{self.path}: nmt has no counterpart of activation_fn {activation}")
+        # relu_dropout is the older name.
         inner = self.value("activation_dropout", 0.0) or self.value("relu_dropout", 0.0)
         guided = self.value("alignment_layer", None)  # of transformer_align, from 0
         try:
@@ -215,12 +218,15 @@ class FairseqSettings:
                 attention_dropout=float(self.value("attention_dropout", 0.0)),
                 activation_dropout=float(inner),
                 tied_embeddings=self.tied,
+                # For the ids that are never predicted.
                 output_bias=True,
                 scale_embeddings=not self.value("no_scale_embedding", False),
                 positions=build(PositionPart, positions, "positions"),
+                # fairseq puts all sines before all cosines, unlike section 3.5 of the paper.
                 sinusoids="concatenated",
                 feed_forward=feed_forwards[ACTIVATIONS[activation]],
                 residual="pre_norm" if self.is_pre_norm else "post_norm",
+                # PyTorch's default.
                 norm_epsilon=1e-5,
                 alignment_layer=None if guided is None else guided + 1,
                 alignment_head=1 if self.value("alignment_heads", 0) == 1 else None,
@@ -265,10 +271,12 @@ class FairseqSettings:
                 "name": "beam",
                 "beam": self.value("beam", 5),
                 "length_penalty": {"name": "power", "alpha": alpha},
+                # fairseq stops as soon as `beam` hypotheses are finished.
                 "stop": "first_beam",
             },
             "constraints": constraints,
             "max_length_ratio": ratio,
+            # fairseq's limit does not count EOS.
             "max_length_offset": longest + 1,
             "max_source_length": self.value("max_source_positions", 1024),
         }

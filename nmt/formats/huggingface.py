@@ -67,6 +67,7 @@ class HuggingFaceExport(TransformerFormat):
         layout = TokenLayout.from_model(loaded)
         weights = _weights(model, config, layout)
         tensors = {name: tensor.to(DTYPES[stored]) for name, tensor in weights.items()}
+        # transformers refuses a safetensors file without this mark.
         write_tensors(directory / "model.safetensors", tensors, {"format": "pt"})
         dtype = str(DTYPES[stored]).removeprefix("torch.")
         write_files(loaded, config, layout, directory, dtype)
@@ -105,10 +106,13 @@ def _weights(
         for theirs, name in tables.items()
     }
     bias = ours.get("output.bias", torch.zeros(len(layout.target)))
+    # transformers holds this bias as a table of one row.
     weights[BIAS] = layout.reorder(bias)[None]
     for name, theirs in layer_weights(config.encoder_layers, config.decoder_layers):
         for their_name, part in zip(theirs, ours[name].chunk(len(theirs)), strict=True):
+            # A copy, because safetensors refuses tensors that share memory.
             weights[their_name] = part.clone()
+    # transformers makes this one encoding itself; any other is stored as a table.
     if (config.positions, config.sinusoids) != (position_parts["sinusoidal"], "halves"):
         for name, encoding in zip(
             POSITIONS, (model.source_positions, model.positions), strict=True
@@ -263,6 +267,7 @@ class _Config:
             positions=positions[0],
             sinusoids=positions[1],
             feed_forward=feed_forwards[ACTIVATIONS[self.activation_function]],
+            # PyTorch's default, as in transformers.
             norm_epsilon=1e-5,
             alignment_layer=self.alignment_layer or self.decoder_layers,
             alignment_head=self.alignment_head,
@@ -282,6 +287,7 @@ class HuggingFaceImport(ImportFormat):
         """Read config, weights, SentencePiece models and vocabularies."""
         keys = {field.name for field in fields(_Config)}
         written = read_json(source / "config.json")
+        # Other keys change nothing that the model computes.
         values = {key: value for key, value in written.items() if key in keys}
         config = build(_Config, values, str(source / "config.json"))
         if obstacle := config.obstacle():
@@ -317,6 +323,7 @@ def _vocabularies(source: Path, config: _Config) -> tuple[ReorderedVocabulary, R
     """Return the vocabularies of both sides, which are one object if they are shared."""
     tokenizer = _optional_json(source / "tokenizer_config.json")
     unk = tokenizer.get("unk_token", "<unk>")
+    # A token may be written as an object with its properties.
     unk = unk.get("content") if isinstance(unk, dict) else unk
     start: int | None = config.decoder_start_token_id
     if config.share_encoder_decoder_embeddings:
@@ -397,6 +404,7 @@ def _convert(
             ),
         }
         if config.tie_word_embeddings:
+            # Tied: a copy of the target's table.
             if EMBEDDINGS["output"] in tensors:
                 tensors.pop(EMBEDDINGS["output"])
         else:
@@ -408,6 +416,7 @@ def _convert(
         parts = {their_name: take(their_name) for their_name in theirs}
         weights[name] = concatenate(source, parts)
     positions = _positions(source, config, tensors, weights)
+    # A weight without a place belongs to another model than config.json describes.
     if tensors:
         raise NmtError(f"{source}: nmt has no place for the tensor {min(tensors)}")
     return weights, positions
@@ -453,6 +462,7 @@ def _search(
 ) -> dict[str, Any]:
     """Return the section ``search``: the rules of ``generate`` for this model."""
     path = source / "generation_config.json"
+    # Older models hold the settings of generation in config.json.
     settings = {**written, **_optional_json(path)}
 
     def number(key: str, default: float) -> Any:
@@ -473,12 +483,15 @@ def _search(
             "length_penalty": {"name": "power", "alpha": float(number("length_penalty", 1.0))},
             "stop": stops.get(str(settings.get("early_stopping")), "current_length"),
         }
+    # No longer than the table of positions.
     longest = max(2, min(number("max_length", 512), config.max_position_embeddings))
     ids = {row: token for token, row in enumerate(order.rows)}
     bad = settings.get("bad_words_ids") or []
     try:
+        # A constraint of nmt forbids single tokens.
         single = [words[0] for words in bad if len(words) == 1]
         known = {ids.get(token, PAD) for token in single}
+        # PAD and BOS are never chosen, and without EOS no translation would end.
         forbidden = sorted(token for token in known if token == UNK or token > EOS)
     except (TypeError, KeyError):
         raise NmtError(f"{path}: bad_words_ids: expected lists of ids") from None
@@ -491,6 +504,7 @@ def _search(
         "strategy": strategy,
         "constraints": constraints,
         "max_length_ratio": 0.0,
+        # transformers counts the token that begins the decoder.
         "max_length_offset": longest - 1,
         "max_source_length": max(2, config.max_position_embeddings),
     }
@@ -532,6 +546,7 @@ class Weights:
 
 def read_weights(source: Path) -> tuple[Weights, list[Path]]:
     """Return the tensors of the safetensors or torch files, and the files."""
+    # Safetensors first, which cannot hold code.
     paths = sorted(source.glob("model*.safetensors")) or sorted(source.glob("pytorch_model*.bin"))
     if not paths:
         raise NmtError(f"{source}: holds neither model.safetensors nor pytorch_model.bin")

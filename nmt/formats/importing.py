@@ -117,6 +117,7 @@ def import_model(
     config, subwords = imported.config.resolved(), imported.subwords
     sizes = (subwords.source_size, subwords.target_size, subwords.shared)
     try:
+        # Built once now: weights of wrong shapes are refused before anything is written.
         build_for(lambda: config.build(*sizes), imported.weights)
     except NmtError as error:
         raise NmtError(f"{source}: {error}") from None
@@ -170,6 +171,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(documents.read_bounded(path, MAX_JSON))
     except FileNotFoundError:
         raise NmtError(f"{path}: missing; the import needs it") from None
+    # Deep nesting exhausts the parser's recursion.
     except (ValueError, RecursionError):
         raise NmtError(f"{path}: not JSON") from None
     if not isinstance(value, dict):
@@ -284,6 +286,8 @@ class ReorderedVocabulary:
         Raises:
             ValueError: an id is outside the vocabulary, or two pieces have the same name.
         """
+        # In the order PAD, UNK, BOS, EOS. OPUS-MT's padding begins the decoder, so BOS gets its
+        # row.
         special = (None if pad in (unk, start, end) else pad, unk, start, end)
         for token in special:
             if token is not None and not 0 <= token < size:
@@ -294,12 +298,15 @@ class ReorderedVocabulary:
         excluded = tuple(
             token
             for token in range(len(special))
+            # Of ids that share a row, such as fairseq's BOS and EOS, only the last one is
+            # predicted.
             if rows[token] is None or rows[token] in rows[token + 1 : len(special)]
         )
         return cls(Vocabulary.from_pieces(pieces), rows, excluded)
 
     def reorder(self, table: Tensor) -> Tensor:
         """Return the rows of a table [foreign ids, ...] in the order of our ids; 0 if missing."""
+        # Row 0 stands in where there is none, and is zeroed below.
         index = torch.tensor([0 if row is None else row for row in self.rows])
         reordered = table[index]
         reordered[[token for token, row in enumerate(self.rows) if row is None]] = 0

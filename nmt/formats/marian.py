@@ -74,9 +74,11 @@ class MarianExport(TransformerFormat):
         config, model = self.checked(loaded, stored)
         weights = weights_of(model)
         bias = weights.get("output.bias")
+        # Marian has no such ids; a model that predicts them keeps their rows at the end.
         biases = {token: 0.0 if bias is None else bias[token].item() for token in (PAD, BOS)}
         extra = [token for token, value in biases.items() if not is_excluded(value)]
         orders = [
+            # In Marian 0 ends a sentence and 1 is unknown.
             [EOS, UNK, *range(EOS + 1, size), *extra]
             for size in (loaded.subwords.source_size, loaded.subwords.target_size)
         ]
@@ -181,12 +183,15 @@ def _exported_arrays(
     if config.tied_embeddings == "none":
         arrays[OUTPUT] = weights["output.weight"][target].t()
     bias = weights.get("output.bias", torch.zeros(len(weights["target_embedding.weight"])))
+    # Marian stores a vector as a matrix of one row.
     arrays[BIAS] = bias[target][None]
     for name, theirs in layer_weights(config):
         parts = weights[name].chunk(len(theirs))
+        # Each of Marian's gates reads one input; other weights were refused above.
         if name.endswith("gate.weight"):
             parts = (parts[0][:, : config.d_model], parts[1][:, config.d_model :])
         for their_name, part in zip(theirs, parts, strict=True):
+            # Marian computes x W, torch x W^T; Marian's vectors are rows.
             arrays[their_name] = part.t() if part.dim() == 2 else part[None]
     return arrays
 
@@ -228,6 +233,7 @@ def _settings(config: TransformerConfig, sizes: list[int]) -> dict[str, Any]:
 
 def _write_npz(path: Path, arrays: Mapping[str, Tensor], settings: dict[str, Any]) -> None:
     """Write arrays and a configuration; numpy's own writer uses extensions that Marian lacks."""
+    # Marian reads the text up to a zero byte.
     text = yaml.safe_dump(settings, sort_keys=False).encode() + b"\0"
     members = {name: tensor.float().contiguous().numpy() for name, tensor in arrays.items()}
     members[CONFIGURATION] = np.frombuffer(text, np.int8)
@@ -416,11 +422,13 @@ class MarianImport(ImportFormat):
         arrays = (read_binary if path.suffix == ".bin" else _read_npz)(path)
         if CONFIGURATION not in arrays:
             raise NmtError(f"{path}: holds no configuration, {CONFIGURATION}")
+        # The text ends at its first zero byte.
         text = arrays.pop(CONFIGURATION).tobytes().partition(b"\0")[0].decode("utf-8", "replace")
         values = parse_yaml(text, str(path))
         if not isinstance(values, dict):
             raise NmtError(f"{path}: its configuration has no keys and values")
         tensors = {
+            # Taken out one by one, so that memory does not hold two models.
             name: torch.from_numpy(arrays.pop(name).astype(np.float32, copy=False))
             for name in [*arrays]
         }
@@ -443,11 +451,13 @@ class _Model:
 
     def __init__(self, path: Path, values: dict[Any, Any], tensors: dict[str, Tensor]) -> None:
         self.path, self.values, self.tensors = path, values, tensors
+        # Marian may give the decoder another width; a model here has one width for both sides.
         width = "transformer-decoder-dim-ffn", (False, 0, values.get("transformer-dim-ffn"))
         for key, expected in [*EXPECTED.items(), width]:
             if key in values and values[key] not in expected:
                 raise NmtError(f"{path}: nmt has no counterpart of {key}: {values[key]}")
         operations = [
+            # d stands for dropout, which translation does not use.
             str(values.get(f"transformer-{name}", default)).replace("d", "")
             for name, default in (
                 ("preprocess", ""),
@@ -489,6 +499,7 @@ class _Model:
                 output_bias=True,
                 sinusoids="concatenated",
                 feed_forward=feed_forwards[self.values.get("transformer-ffn-activation", "swish")],
+                # Marian's constant.
                 norm_epsilon=1e-9,
                 residual=self.residual,
                 decoder_attention=self._decoder_attention(),
@@ -547,6 +558,7 @@ class _Model:
                 raise NmtError(f"{self.path}: {OUTPUT} and {EMBEDDINGS['target']} differ in size")
             tables["output"] = target.reorder(output.t())
         weights = {f"{name}.weight": table for name, table in tables.items()}
+        # Marian's bias is optional, but ids that are never predicted need one here.
         bias = self.tensors.pop(BIAS, torch.zeros(1, target_size)).flatten()
         if len(bias) != target_size:
             raise NmtError(f"{self.path}: {BIAS} has {len(bias)} elements, not {target_size}")
@@ -558,6 +570,7 @@ class _Model:
                 # mean.
                 present, past = parts.values()
                 weights[name] = torch.block_diag(present.t(), past.t())  # type: ignore[no-untyped-call]
+            # Matrices are transposed; norms are vectors, which Marian stores as rows.
             elif name.endswith("weight") and not ("norm" in name or "_end" in name):
                 weights[name] = concatenate(self.path, parts, 1).transpose(0, 1).contiguous()
             else:
@@ -585,6 +598,7 @@ def _named(source: Path, decoder: dict[str, Any], key: str) -> list[str]:
     for name in names:
         if not str(name).isprintable():
             raise NmtError(f"{source}: {key}: {str(name)[:99]!r} names no file; mend the name")
+    # A name from elsewhere must not lead out of the directory.
     return [Path(str(name)).name for name in names]
 
 
@@ -610,6 +624,7 @@ def _read_npz(path: Path) -> dict[str, Array]:
 
 def _arrays(source: Path) -> list[Path]:
     """Return the files that may be a model: npz, otherwise bin."""
+    # Marian keeps the optimizer's state in a second file of arrays.
     arrays = [path for path in sorted(source.glob("*.npz")) if "optimizer" not in path.name]
     others = ("lex", "pytorch_model")  # shortlists of Bergamot, models of Hugging Face
     return arrays or [
@@ -637,6 +652,7 @@ def _vocabularies(
     source: Path, decoder: dict[str, Any], model: _Model
 ) -> tuple[list[ReorderedVocabulary], list[bytes]]:
     """Return the vocabulary and the serialised SentencePiece model of each side."""
+    # Packages without decoder.yml, such as Bergamot's, have one vocabulary.
     only = [path.name for path in source.glob("vocab*.spm")]
     names = _named(source, decoder, "vocabs") or (only if len(only) == 1 else ["vocab.spm"]) * 2
     if len(names) != 2:
@@ -644,12 +660,14 @@ def _vocabularies(
     paths = [source / name for name in names]
     orders, models = [], []
     for path, size, side in zip(paths, model.sizes(), ("source", "target"), strict=True):
+        # OPUS-MT lists pieces in YAML, and segments by source.spm and target.spm.
         segmenter = path if path.suffix == ".spm" else source / f"{side}.spm"
         models.append(read_sentencepiece(segmenter))
         orders.append(_vocabulary(path, size, models[-1]))
     if model.tied == "all":
         if orders[0].vocabulary != orders[1].vocabulary:
             raise NmtError(f"{source}: vocabularies of embeddings that are tied differ")
+        # One object says that the vocabulary is shared.
         orders[1] = orders[0]
     return orders, models
 
@@ -687,8 +705,10 @@ def _search(path: Path, decoder: dict[str, Any]) -> dict[str, Any]:
     if number("word-penalty", 0.0):
         raise NmtError(f"{path}: nmt has no counterpart of word-penalty: {decoder['word-penalty']}")
     normalize = decoder.get("normalize")
+    # `normalize: true` means the power 1.
     alpha = normalize if isinstance(normalize, bool) else number("normalize", 0.0)
     strategy = {
+        # Defaults of marian-decoder, whose beam shrinks with each finished hypothesis.
         "name": "beam",
         "beam": number("beam-size", 12),
         "length_penalty": {"name": "power", "alpha": float(alpha)},

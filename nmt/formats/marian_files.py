@@ -56,6 +56,7 @@ def _arrays(path: Path, file: BinaryIO, size: int) -> Iterator[tuple[str, Array]
         return file.read(count)
 
     version, count = struct.unpack("<2Q", read(16))
+    # CTranslate2 ends its files in .bin, too, and names its specification at the beginning.
     if version != VERSION and b"Spec\0" in read(min(64, size - file.tell())):
         raise NmtError(
             f"{path}: a model of CTranslate2, which cannot be imported; translate with it if "
@@ -74,9 +75,11 @@ def _arrays(path: Path, file: BinaryIO, size: int) -> Iterator[tuple[str, Array]
                 f"{path}: the type of {name} is {kind:#x}: quantised weights, which nmt does not "
                 "read; import the model from which marian-conv made this file"
             )
+        # The product of two negative sizes would pass a check of the product alone.
         elements = math.prod(shape)
         if min(shape, default=0) < 0 or elements * dtype.itemsize > length:
             raise ValueError(f"{name} of {length} bytes has the shape {list(shape)}")
+        # A bytearray, because torch warns of arrays that cannot be written to.
         values = np.frombuffer(bytearray(read(length)), dtype, elements)
         yield name, values.reshape(shape)
 

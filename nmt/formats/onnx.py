@@ -43,6 +43,7 @@ recurrence replaces the first two by its state [B, 1, W] and a tensor that count
 1].
 """
 
+# All different and above 1: torch takes 1 for a constant, and equal sizes for one size.
 BATCH, LENGTH, STEPS, PROJECTED = 2, 7, 5, 3
 """Sizes of the examples that torch traces: numbers of sentences, of tokens in the source, of
 earlier steps, and of source positions that are already projected."""
@@ -80,6 +81,7 @@ class OnnxFormat(TransformerFormat):
                 f"{loaded.run.path}: torch cannot export the model to onnx: {reason}"
             ) from None
         write_files(loaded, config, layout, directory, "float32")
+        # A fast tokenizer has one vocabulary for both sides.
         if loaded.subwords.shared:
             text = json.dumps(tokenizer_json(loaded.subwords.models[0], layout), ensure_ascii=False)
             (directory / "tokenizer.json").write_text(text, encoding="utf-8")
@@ -89,6 +91,7 @@ class OnnxFormat(TransformerFormat):
         if config.encoder_attention.name == "neighbourhood":  # torch finds no size for its blocks
             yield f"encoder_attention {config.encoder_attention.name}"
         for stack, layers in (("encoder", model.encoder), ("decoder", model.decoder)):
+            # A plugin's cache has no counterpart in a graph.
             if any(type(layer.attention.new_cache()) not in _CACHES for layer in layers):
                 yield f"{stack}_attention {getattr(config, f'{stack}_attention').name}"
 
@@ -100,6 +103,7 @@ class _Encoder(nn.Module):
         super().__init__()
         self.model = model
         size = len(layout.source)
+        # OPUS-MT's ids: EOS is first, UNK second and padding last.
         order = (EOS, UNK, *range(EOS + 1, size), *[PAD] * layout.num_pads(size))
         self.ids = None if layout.order is None else torch.tensor(order)
 
@@ -130,12 +134,15 @@ class _Decoder(nn.Module):
         """
         model, memory, caches = self.model, [], []
         for layer, (keys, values, *projected) in zip(model.decoder, past, strict=True):
+            # All of the source in the first step, and nothing in later ones.
             rest = layer.cross.project(encoded[:, projected[0].shape[2] :], Padded())
             both = [torch.cat(pair, 2) for pair in zip(projected, rest, strict=True)]
             memory.append((both[0], both[1]))
             caches.append(_CACHES[type(layer.attention.new_cache())](keys, values))
         state = TransformerState(Memory(memory, None), caches)
+        # Set afterwards: `settle` reads the values of a mask, which a graph does not know.
         state.memory.mask = attention_mask.bool()[:, None, None]
+        # By the second tensor, which has a step for each token in recurrences, too.
         state.ancestry = BeamAncestry(past[0][1].shape[2])
         logits = model.step(tokens if self.ids is None else self.ids[tokens], state)
         if self.ids is not None:
@@ -178,6 +185,7 @@ class _CountedCache(RecurrentCache):
     @property
     def past(self) -> tuple[Tensor, Tensor]:
         """The state after a step, and one more step."""
+        # A graph knows the number of steps by a shape alone.
         step = self._steps.new_zeros(self._steps.shape[0], 1, 1, 1)
         return self._hidden, torch.cat((self._steps, step), 2)
 

@@ -61,9 +61,11 @@ class TokenLayout:
         target = tuple(subwords.target_pieces([*range(subwords.target_size)]))
         if bias is None or not is_excluded(bias[PAD].item()):
             special = {"pad": PAD, "decoder_start": BOS, "eos": EOS}
+            # Two pieces of one name would be one key of vocab.json.
             source, target = (distinct(side, range(len(side))) for side in (source, target))
             return cls(source, target, None, special)
         longest = max(len(source), len(target))
+        # Ids after the pieces have the row of BOS, because OPUS-MT's padding begins the decoder.
         order = (EOS, UNK, *range(EOS + 1, len(target)), *[BOS] * (longest - len(target) + 1))
         special = {"pad": len(order) - 1, "decoder_start": len(order) - 1, "eos": 0}
         return cls(source, target, order, special)
@@ -167,6 +169,7 @@ def _generation(
     strategy = build(Strategy, search.get("strategy", "beam"), "search.strategy")  # type: ignore[type-abstract]
     penalty = getattr(strategy, "length_penalty", length_penalties["none"])
     stops = {"current_length": False, "first_beam": True}
+    # transformers knows a fixed limit alone, none by the length of the source.
     is_fixed = search.get("max_length_ratio", 1.0) == 0
     longest = search.get("max_length_offset", 50) + 1 if is_fixed else MAX_LENGTH
     special = {layout.special["pad"], layout.special["decoder_start"]}
@@ -198,6 +201,7 @@ def _tokenizer(
         "unk_token": "<unk>",
         "eos_token": "</s>",
         "pad_token": "<pad>",
+        # transformers would otherwise remove spaces before punctuation.
         "clean_up_tokenization_spaces": False,
         "model_max_length": min(MAX_LENGTH, max_positions(config)),
         "separate_vocabs": not shared,
@@ -262,6 +266,7 @@ def tokenizer_json(model: bytes, layout: TokenLayout) -> dict[str, Any]:
                 {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
                 {"type": "ByteFallback"},
                 {"type": "Fuse"},
+                # Only the space that stands before the first word.
                 {"type": "Strip", "content": " ", "start": 1, "stop": 0},
             ],
         },
@@ -277,11 +282,13 @@ def _added(piece: str, token: int) -> dict[str, Any]:
 def _symbols(proto: Any) -> list[str]:
     """Return the strings that are always one piece, the longest first."""
     symbols = [piece.piece for piece in proto.pieces if piece.type == USER_DEFINED]
+    # A regular expression takes the first alternative that fits, not the longest.
     return sorted(symbols, key=len, reverse=True)
 
 
 def _splits(symbols: list[str]) -> list[dict[str, Any]]:
     """Return the steps that mark spaces, and that set the symbols apart."""
+    # SentencePiece, too, puts a space before the first word.
     spaces = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": False}
     if not symbols:
         return [spaces]
@@ -331,6 +338,7 @@ def _model(proto: Any, ids: dict[str, int]) -> dict[str, Any]:
 def _merges(pieces: list[str], ids: dict[str, int]) -> list[list[str]]:
     """Return the pairs of pieces that make up a piece, in the order in which BPE learned them."""
     parts = {piece for piece in pieces if piece in ids}
+    # Any division into two pieces: SentencePiece merges neighbours whose concatenation is a piece.
     return [
         [piece[:at], piece[at:]]
         for piece in pieces

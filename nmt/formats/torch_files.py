@@ -58,6 +58,7 @@ def load_plain(path: Path, allowed: Sequence[type] = ()) -> Any:
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
+                # torch stores members uncompressed, so a larger sum is made to exhaust memory.
                 if sum(member.file_size for member in archive.infolist()) > path.stat().st_size:
                     raise NmtError(f"{path}: {TOO_LARGE}")
         with torch.serialization.safe_globals([*allowed]):
@@ -95,4 +96,5 @@ def float_tensors(path: Path, values: Mapping[Any, Any]) -> dict[str, Tensor]:
 def _is_stored(tensor: Tensor) -> bool:
     """Return whether every element of a tensor has its own place in memory."""
     is_plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
+    # An expanded tensor repeats few stored numbers, and may take any amount of memory as a copy.
     return is_plain and not tensor.is_nested and tensor.nbytes <= tensor.untyped_storage().nbytes()
