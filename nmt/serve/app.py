@@ -23,6 +23,7 @@ from nmt.serve import libretranslate, lines
 from nmt.serve.limits import BodyMiddleware, HostMiddleware, RefusedError, ShutdownMiddleware
 from nmt.serve.service import CountingMiddleware, Service
 
+# nginx's status for the same.
 GONE = 499
 """Status of requests whose client disconnected; only the counts show it."""
 
@@ -41,6 +42,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
+    # Otherwise browsers could show an older version's page.
     "Cache-Control": "no-cache",
 }
 """Headers that forbid the browser to load anything from elsewhere, or to send a referrer."""
@@ -111,11 +113,13 @@ def application(
     app.include_router(lines.router(service), responses=REFUSALS)
     app.include_router(libretranslate.router(service), responses=REFUSALS)
     app.include_router(_page_router(service), responses=REFUSALS)
+    # The last one added is the outermost, so that refusals are counted, too.
     app.add_middleware(BodyMiddleware, limits=service.limits, admit=service.admit)
     app.add_middleware(ShutdownMiddleware)
     if hosts is not None:
         app.add_middleware(HostMiddleware, hosts=hosts)
     app.add_middleware(CountingMiddleware, metrics=service.metrics)
+    # Outermost: without the headers of CORS, a page cannot read even a refusal.
     if origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
@@ -129,6 +133,7 @@ def application(
     @app.get("/metrics", response_class=Response)
     async def metrics() -> Response:
         """Return counts for Prometheus."""
+        # The version of Prometheus's text format.
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
     _answer_errors(app)

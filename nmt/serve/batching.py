@@ -58,6 +58,7 @@ class Job:
         """Record the result of a line."""
         self.results[line] = result
         self.left -= 1
+        # The client may have gone, which cancels its future.
         if not self.left and not self.done.done():
             self.done.set_result(None)
 
@@ -115,6 +116,7 @@ class Batcher:
             QueueFullError: too many lines wait already.
         """
         waiting = self.num_waiting
+        # Otherwise a request larger than the queue would never be admitted.
         if waiting and waiting + lines > self.queue_lines:
             raise QueueFullError(max(1, round(waiting / self.speed)) if self.speed else 1)
 
@@ -136,6 +138,7 @@ class Batcher:
         try:
             await job.done
         finally:
+            # Also if the client has gone, whose lines must not take a process.
             job.waiting.clear()
         return [result for result in job.results if result is not None]
 
@@ -146,6 +149,7 @@ class Batcher:
             while not self.num_waiting:
                 self.arrived.clear()
                 await self.arrived.wait()
+            # Only while another batch is translated: an idle server answers at once.
             if self.running and self.num_waiting < self.batch_lines:
                 await asyncio.sleep(self.pause)
             if lines := self._next():
@@ -173,6 +177,7 @@ class Batcher:
             if lines := job.take(min(LINES_PER_TURN, room), size):
                 chosen += [(job, line) for line in lines]
                 room -= len(lines)
+                # To the end, so that the next batch begins with another client.
                 self.jobs.remove(job)
                 self.jobs.append(job)
                 turns.append(job)

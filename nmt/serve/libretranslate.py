@@ -44,6 +44,7 @@ def router(service: Service) -> APIRouter:
             "apiKeys": not service.keys.is_open,
             "keyRequired": not service.keys.is_open,
             "charLimit": service.limits.characters,
+            # LibreTranslate's default.
             "frontendTimeout": 500,
             "filesTranslation": False,
             "suggestions": False,
@@ -93,6 +94,7 @@ async def _translate(service: Service, request: Request, values: dict[str, Any])
     # Elements of a fragment may span its lines.
     counts = (1 if form == "html" else text.count("\n") + 1 for text in texts)
     service.check_count(sum(counts))  # before each becomes a request, which takes time
+    # LibreTranslate's clients send whole texts, but models read single lines.
     lines = [[text] if form == "html" else text.split("\n") for text in texts]
     work = service.translate([Line(line) for text in lines for line in text], options)
     translated = iter(await while_connected(request, work, service.limits.seconds))
@@ -106,6 +108,7 @@ async def _translate(service: Service, request: Request, values: dict[str, Any])
     if source == "auto":
         detected = {"language": pair[0], "confidence": service.confidence(whole, pair[0])}
         answer["detectedLanguage"] = [detected] * len(texts)
+    # As LibreTranslate: one text gets one answer, a list gets lists.
     return answer if isinstance(q, list) else {key: one for key, (one,) in answer.items()}
 
 
@@ -132,6 +135,7 @@ async def _parsed(request: Request) -> dict[str, Any]:
     if kind not in ("application/json", URLENCODED, MULTIPART) and (kind or body):
         raise RefusedError(415, f"Content-Type: application/json, {URLENCODED} or {MULTIPART}")
     try:
+        # In threads, because megabytes of a form would hold up all other clients.
         if kind != "application/json":  # a second, if all is escaped
             fields = await asyncio.to_thread(_fields, request.scope.get("query_string", b""))
             if kind == MULTIPART:
@@ -164,7 +168,9 @@ def _parts(body: bytes, kind: str) -> list[tuple[str, str]]:
     boundary = re.search(r'boundary="?([^";]+)', kind)
     if boundary is None:
         raise ValueError("no boundary")
+    # The line end before a boundary is part of it (RFC 2046); the first boundary may lack one.
     mark = b"\r\n--" + boundary[1].strip().encode("latin-1")
+    # Bounded: with too many fields, the last part does not begin with the end's "--".
     _, *parts, end = (b"\r\n" + body).split(mark, MOST_FIELDS + 1)
     if not end.startswith(b"--"):
         raise ValueError("no end, or too many fields")
@@ -180,6 +186,7 @@ def _parts(body: bytes, kind: str) -> list[tuple[str, str]]:
 
 def _values(fields: list[tuple[str, str]]) -> dict[str, Any]:
     """Return the first value of each field; of several texts `q`, all."""
+    # Reversed, so that the first of equal keys wins.
     values: dict[str, Any] = dict(reversed(fields))
     texts = [value for key, value in fields if key == "q"]
     return values | ({"q": texts} if len(texts) > 1 else {})

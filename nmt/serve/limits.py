@@ -90,6 +90,7 @@ def admitting_route(admit: Callable[[Request], None]) -> type[APIRoute]:
 
             async def answer_admitted(request: Request) -> Response:
                 admit(request)
+                # A browser sends JSON to another origin only after asking that origin.
                 is_json = media_type(request) == "application/json"
                 if not is_json and request.scope["path"] not in STREAMS:
                     raise RefusedError(415, "send JSON with Content-Type: application/json")
@@ -156,6 +157,7 @@ class HostMiddleware:
                 numeric address is known: no page can choose where it points.
         """
         self.app = app
+        # Names of hosts have no case, and localhost cannot be another machine.
         self.hosts = {host.lower() for host in hosts} | {"localhost"}
         self.has_all_addresses = not self.hosts.isdisjoint({"0.0.0.0", "::"})
 
@@ -209,6 +211,7 @@ class BodyMiddleware:
             messages = iter([whole])
 
             async def replay() -> Message:
+                # After the body nothing arrives but the disconnect.
                 return next(messages, None) or await receive()
 
             await self.app(scope, replay, send)
@@ -242,6 +245,7 @@ class BodyMiddleware:
                     if message["type"] == "http.disconnect":
                         return False
                     parts.append(message.get("body", b""))
+                    # Counted before the checks, because the part is in memory already.
                     self.held += len(parts[-1])
                     if (size := size + len(parts[-1])) > limits.bytes:
                         raise RefusedError(413, f"the body has more than {limits.bytes:,} bytes")
@@ -332,6 +336,7 @@ def is_disconnected(request: Request) -> bool:
 def _keys(path: Path) -> Iterator[str]:
     """Yield the keys of a file, whose comments begin with "# "."""
     try:
+        # Editors on Windows begin a file with a byte order mark, which would be part of a key.
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise NmtError(f"{path}: is not UTF-8; write one key on each line") from None
@@ -350,11 +355,13 @@ def _keys(path: Path) -> Iterator[str]:
 
 
 def _hash(key: str) -> bytes:
+    # JSON may hold half a character, which UTF-8 refuses.
     return hashlib.sha256(key.encode(errors="surrogatepass")).digest()
 
 
 def _host(request: Request) -> str:
     """Return the host that a request names, without its port."""
+    # An IPv6 address stands in brackets, so its colons are not taken for a port's.
     host = re.sub(r":\d*$", "", request.headers.get("host", ""))
     return host.removeprefix("[").removesuffix("]").lower()
 

@@ -139,6 +139,7 @@ def router(service: Service) -> APIRouter:
         request: Request, target_lang: str, source_lang: str = Query(...)
     ) -> StreamingResponse:
         """Translate a long text line by line; translations are sent while lines still arrive."""
+        # Both are required: before the first line there is no text to detect a language from.
         options = BatchOptions(service.pair(source_lang, target_lang))
         translations = _translations(service, request, options)
         first = await anext(translations, b"")  # an earlier error has its own status
@@ -191,10 +192,12 @@ async def _translations(
 ) -> AsyncIterator[bytes]:
     """Yield the translation of each line of the body as soon as it is known, in order."""
     arriving = _arriving(request, service.limits.characters)
+    # A future, so that translations go out before the next line has arrived.
     coming: asyncio.Future[str | None] | None = asyncio.ensure_future(anext(arriving, None))
     under_way: deque[asyncio.Future[list[list[Fields]]]] = deque()
     try:
         while coming or under_way:
+            # Answers go out in order, so only the oldest line is waited for.
             awaited: list[asyncio.Future[Any]] = list(under_way)[:1]
             if coming and len(under_way) < AHEAD:
                 awaited.append(coming)
@@ -216,6 +219,7 @@ async def _translations(
                     under_way.append(asyncio.ensure_future(work))
                     coming = asyncio.ensure_future(anext(arriving, None))
             finished: list[bytes] = []
+            # Finished lines are sent before an error of the next one ends the stream.
             while under_way and under_way[0].done() and not (finished and under_way[0].exception()):
                 finished.append(_text(under_way.popleft().result()))
             if (
@@ -223,6 +227,7 @@ async def _translations(
             ):  # in one piece, because between two pieces nothing would notice that the client left
                 yield b"".join(finished)
     finally:
+        # Lines of a client that left must not keep a process at work.
         if coming:
             coming.cancel()
         for task in under_way:
@@ -235,6 +240,7 @@ async def _translated(service: Service, line: Line, options: BatchOptions) -> li
         try:
             return await service.translate([line], options)
         except RefusedError as error:
+            # Only a full queue passes: any other refusal would come again.
             if error.status != 429 or error.retry_after is None:
                 raise
             await asyncio.sleep(error.retry_after)
@@ -254,9 +260,11 @@ async def _arriving(request: Request, longest: int) -> AsyncIterator[str]:
     """Yield the lines of a body as they arrive; damaged UTF-8 becomes "�"."""
     rest = b""
     async for part in request.stream():
+        # As bytes, because a part may end within a character.
         *lines, rest = (rest + part).split(b"\n")
         for line in lines:
             yield line.decode(errors="replace")
+        # UTF-8 takes at most four bytes for a character.
         if len(rest) > 4 * longest:
             raise RefusedError(413, f"a line has more than {longest:,} characters")
     if rest:

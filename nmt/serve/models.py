@@ -43,6 +43,7 @@ class Models:
         Raises:
             NmtError: a model cannot be loaded; the old models stay.
         """
+        # In a thread, because the old models answer meanwhile.
         started = await asyncio.to_thread(self._start)
         old, self._running = self._running, started
         old.retire()
@@ -106,6 +107,7 @@ class _Running:
             pool = Processes(translator, processes)
             self.apply, self.retire, self.close = pool.apply, pool.retire, pool.close
         else:
+            # One, because such an engine itself uses the GPU or all cores.
             thread = ThreadPoolExecutor(1)
             self.apply = lambda batch: wrap_future(thread.submit(translator, batch))
             self.retire = self.close = partial(thread.shutdown, wait=False)

@@ -66,6 +66,7 @@ def run(
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a file for each connection
+    # A client may name the host or its address.
     app = application(service, origins, (host, _address(host), *allowed_hosts))
     config = uvicorn.Config(
         LoggingMiddleware(app) if log else app,
@@ -78,6 +79,7 @@ def run(
         timeout_keep_alive=KEEP_ALIVE,
         ws="none",
     )
+    # On the class, because uvicorn makes the connections.
     Connection.header_seconds = service.limits.header_seconds
     server = _Server(config, service)
     try:
@@ -146,12 +148,14 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
         super().connection_lost(exc)
+        # A timer that is left would hold the connection in memory until it fires.
         self._stop()
         if self.scope is not None:
             self.scope["state"][DISCONNECTED] = True
 
     def send_400_response(self, msg: str) -> None:
         """Answer an invalid request, unless an answer has begun; close the connection."""
+        # An answer to HEAD has no body.
         is_head = self.scope is not None and self.scope.get("method") == "HEAD"
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             refusal = RefusedError(400, INVALID).response()
@@ -248,7 +252,9 @@ class _Server(uvicorn.Server):
         """Start to answer."""
         await super().startup(sockets)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        # Blocked until here, because a SIGHUP without a handler would end the server.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+        # Flushed, because scripts wait for this line.
         print(self.address, flush=True)
 
     def _reload(self) -> None:

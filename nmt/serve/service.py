@@ -100,6 +100,7 @@ class Service:
         rivals = sum(
             count
             for names, count in by_scripts.items()
+            # "x" is no language: the code names scripts alone.
             if share_of_letters(begin, "-".join(("x", *names))) >= share
         )
         return round(100 * share / max(rivals, 1), 1)
@@ -156,6 +157,8 @@ class Service:
         """
         self.check(requests, options.dialect)
         try:
+            # Before the batcher takes a line, so that a refused request leaves nothing in the
+            # queue.
             self.batcher.check_room(len(requests))
         except QueueFullError as error:
             raise RefusedError(429, str(error), error.seconds) from None
@@ -219,6 +222,7 @@ class CountingMiddleware:
             """Count the answer, once its status is known."""
             nonlocal has_begun
             has_begun = True
+            # The pattern of the route, since each path as a label would take memory for ever.
             path = getattr(scope.get("route"), "path", "other")
             self.metrics.requests.labels(path, status).inc()
             self.metrics.seconds.observe(time.monotonic() - start)

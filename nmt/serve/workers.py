@@ -94,6 +94,7 @@ class BatchTranslator:
         for line in by_line:
             fields = [translator.fields(translation, options.aligned) for translation in line]
             if options.aligned:
+                # All translations of a line have one source, so the first one names its units.
                 fields[0][f"source_{options.aligned}"] = line[0].units()[0]
             written.append(fields)
         return written
@@ -147,10 +148,12 @@ class Processes(Generic[T, R]):
             process = self._living(process)
             is_result, value = await process.ask(thing)
         except (WorkerKilledError, asyncio.CancelledError):
+            # A cancelled process would go on computing; only a kill frees its core.
             process.kill()  # the next item starts another process
             raise
         finally:
             self._idle.put_nowait(process)
+            # The pool was retired while this process was busy.
             if self._is_retired:
                 self.retire()
         if not is_result:
@@ -189,6 +192,7 @@ class _Process:
         self._socket, theirs = socket.socketpair()
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         try:
+            # Closed in this process, so that the death of the other one ends the stream.
             with theirs:
                 self._process = get_context("fork").Process(
                     target=_work, args=(function, theirs), daemon=True
@@ -211,6 +215,7 @@ class _Process:
         """
         try:
             if self._streams is None:
+                # Now, because no event loop ran yet when the process was started.
                 self._streams = await asyncio.open_connection(sock=self._socket)
             reader, writer = self._streams
             writer.write(_framed(thing))
@@ -219,6 +224,7 @@ class _Process:
             answer = await reader.readexactly(size)
         except (EOFError, OSError):
             raise WorkerKilledError("a process was killed while it translated") from None
+        # Written by our own forked process, never by a client.
         return pickle.loads(answer)
 
     def end(self) -> None:
@@ -243,6 +249,7 @@ def _framed(thing: Any) -> bytes:
 
 def _work(function: Callable[[Any], Any], end: socket.socket) -> None:
     """Apply the function to arriving items, in a new process, until the other end is closed."""
+    # There is a process for each core.
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     # A terminal or systemd may send these to all processes; the main process handles them.
