@@ -53,6 +53,7 @@ def build(kind: type[T], values: object, where: str, base: T | None = None) -> T
         raise NmtError(f"{where}: expected keys and values, not {values!r}")
     if base is not None:
         kind = type(base)
+    # Resolved, because postponed annotations are strings.
     hints = get_type_hints(kind)
     known = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     converted: dict[str, object] = {}
@@ -60,6 +61,7 @@ def build(kind: type[T], values: object, where: str, base: T | None = None) -> T
         if key not in known:
             problem = _unknown_key(str(key), base, known, where)
             raise UnknownKeyError(where, str(key), problem)
+        # So `loss: {smoothing: 0}` keeps the other fields of the loss that is chosen.
         current = getattr(base, key) if base is not None else _default(known[key])
         converted[key] = _convert(hints[key], value, f"{where}.{key}", current)
     try:
@@ -192,6 +194,7 @@ class _Loader(yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
             if id(node) not in self._sizes:
                 raise _refused(f"alias {event.anchor!r} is inside its own value", event)
+            # A few lines of nested aliases can stand for billions of values.
             self._count += self._sizes[id(node)]
         else:
             self._count += 1
@@ -203,6 +206,7 @@ class _Loader(yaml.SafeLoader):
     def compose_scalar_node(self, anchor: dict[Any, yaml.Node]) -> yaml.ScalarNode:
         """Return the next scalar; refuse a number with too many digits."""
         node = super().compose_scalar_node(anchor)
+        # Python's conversion of long numbers takes quadratic time.
         if node.tag.endswith((":int", ":float")) and len(node.value) > MAX_DIGITS:
             raise _refused(f"a number of {len(node.value):,} characters", node)
         return node
@@ -222,6 +226,7 @@ class _Loader(yaml.SafeLoader):
         """Return the value of a node; refuse text that is not of the node's type."""
         try:
             return super().construct_object(node, deep)
+        # PyYAML lets such errors out for a month 13 or for `!!bool x`.
         except (ArithmeticError, AttributeError, LookupError, ValueError):
             kind = node.tag.rpartition(":")[2]
             raise _refused(f"{node.value!r} is not a value of type {kind}", node) from None
@@ -336,6 +341,7 @@ def _first_that_fits(hints: list[Any], value: object, where: str, current: objec
 
 
 def _convert_tuple(arguments: tuple[Any, ...], value: object, where: str) -> tuple[object, ...]:
+    # `clean: spaces` means `clean: [spaces]`.
     items = list(value) if isinstance(value, (list, tuple)) else [value]
     if arguments[-1] is Ellipsis:
         hints = [arguments[0]] * len(items)
@@ -352,15 +358,18 @@ _EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", st
 def _convert_scalar(hint: Any, value: object, where: str) -> object:
     if hint not in _EXPECTED:
         raise TypeError(f"{where}: a field of a recipe cannot be a {hint}")
+    # bool is a subclass of int, and true must not become 1.
     if isinstance(value, bool):
         if hint is bool:
             return value
+    # YAML takes a name such as 2020 for a number.
     elif hint is str and isinstance(value, (str, int, float)):
         return str(value)
     elif hint is float and (number := _number(value)) is not None and not math.isnan(number):
         return number
     elif hint is int:
         number = value if isinstance(value, int) else _number(value)
+        # 1e3 is a whole number, too.
         if number is not None and abs(number) < 2**63 and number == int(number):
             return int(number)
     remedy = "; put it in quotes" if hint is str and isinstance(value, bool) else ""

@@ -36,6 +36,7 @@ __all__ = [
 PACKAGE = Path(__file__).resolve().parents[1]
 """Directory of this package's code."""
 
+# With a separator at the end, or lib/python3.1 would be a prefix of lib/python3.12, too.
 _LIBRARIES = tuple(
     f"{sysconfig.get_path(kind)}{os.sep}" for kind in ("stdlib", "purelib", "platlib")
 )
@@ -90,6 +91,7 @@ def import_plugins(modules: Sequence[str], where: str, directory: Path | None = 
     Raises:
         NmtError: a module cannot be imported, or has the name of an installed module.
     """
+    # A plugin may have been written after Python listed its directory.
     importlib.invalidate_caches()
     for module in not_imported(modules):
         if directory is not None and _lies_in(directory, module, where):
@@ -105,6 +107,7 @@ def _lies_in(directory: Path, module: str, where: str) -> bool:
         NmtError: the module in the directory has the name of an installed module.
     """
     top = module.partition(".")[0]
+    # Finding a top-level module runs none of its code.
     local = PathFinder.find_spec(top, [str(directory.resolve())])
     if local is None or top in sys.modules:
         return False
@@ -181,6 +184,7 @@ def plugin_sources(modules: Sequence[str]) -> dict[str, bytes]:
             sources.update(files)
             if not _is_installed(root):
                 imported = sorted({top for source in files.values() for top in _imported(source)})
+                # The list grows while it is walked, because modules import further ones.
                 names += [top for top in imported if top not in names and _is_module(root, top)]
     return sources
 
@@ -209,6 +213,7 @@ def _root(module: str) -> Path | None:
     file = getattr(sys.modules[module], "__file__", None)
     if file is None or not file.endswith(".py"):
         return None
+    # Not resolved, because tracebacks name files as Python found them.
     path = Path(file).absolute()
     return (path.parent if path.name == "__init__.py" else path).parents[module.count(".")]
 
@@ -223,6 +228,7 @@ def _files(root: Path, top: str) -> list[Path]:
 
 def _is_module(root: Path, top: str) -> bool:
     is_there = (root / f"{top}.py").is_file() or (root / top / "__init__.py").is_file()
+    # A plugin may lie in a checkout of this package.
     return is_there and top != "nmt"
 
 
@@ -240,6 +246,7 @@ def _imported(source: bytes) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
+        # Relative imports stay within the package, all of whose files are copied.
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             yield str(node.module).partition(".")[0]
 
@@ -293,6 +300,7 @@ class _Copies(MetaPathFinder, ExecutionLoader):
             ImportError: the module has no copy.
         """
         stem = self._stem(fullname)
+        # In Python's order: a package hides a module of the same name.
         for file in (os.path.join(stem, "__init__.py"), f"{stem}.py"):
             if file in self._sources:
                 return file

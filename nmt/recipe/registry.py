@@ -47,11 +47,13 @@ class Registry(Generic[Entry]):
         if name in self._entries:
             raise ValueError(f"a {self.kind} {name!r} already exists: choose another name")
         kind = type(entry)
+        # In the class itself, because a subclass inherits the fields of its parent.
         if "__dataclass_fields__" not in vars(kind) and (lost := _declared(kind)):
             raise TypeError(
                 f"{kind.__name__} is not a dataclass, so {', '.join(lost)} would not be keys of a "
                 "recipe: put @dataclass(frozen=True, kw_only=True) before the class"
             )
+        # A copy, because a frozen entry cannot be named in place.
         named = dataclasses.replace(cast(Any, entry), **{self.key: name})
         self._entries[name] = cast(Entry, named)
         return cast(EntryClass, named)
@@ -81,6 +83,7 @@ class Registry(Generic[Entry]):
         return [name for name in self if field in getattr(self[name], "__dataclass_fields__", ())]
 
     def __iter__(self) -> Iterator[str]:
+        # Sorted, so that messages do not depend on the order of imports.
         return iter(sorted(self._entries))
 
     def __len__(self) -> int:
