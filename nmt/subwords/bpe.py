@@ -214,6 +214,8 @@ class BpePieces(Segmenter):
             place = min(begin + len(plain), len(text))
             piece_end = begin
             for piece in word:
+                # Escapes make a word longer than its text; no piece begins after the word's last
+                # character.
                 offsets.append(min(piece_end, max(begin, place - 1)))
                 piece_end += len(piece)
         return offsets

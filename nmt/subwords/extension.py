@@ -152,6 +152,7 @@ def _extended(
     for model, side, wanted in sides:
         ids = set(side.pieces([*range(side.size)]))
         new = [piece for piece in wanted if piece not in ids]
+        # A list of an imported model may lack pieces that its SentencePiece model has.
         segmented = {piece.text for piece in pieces_of(model)}
         scores = _scores(model)
         records = [
@@ -191,6 +192,7 @@ def _learned(
             f"preprocess: vocab_size {training.vocab_size} leaves no room after the {old_size} "
             "pieces of the vocabulary; give a larger --vocab-size, or --new-pieces FILE"
         )
+    # Known characters become spaces, so that only pieces of new ones are learned.
     known = re.compile(f"[^{re.escape(''.join(missing))}]+")
     shared = {*SPECIAL_PIECES, SPACE}  # pieces of every vocabulary, also of the old one
     learned = train_subwords(
@@ -200,6 +202,7 @@ def _learned(
             model_type="bpe" if are_ranks(_scores(old)) else "unigram",
             character_coverage=training.character_coverage,
             byte_fallback=False,
+            # The old model has normalised the lines already.
             normalization="identity",
             subword_sample=training.subword_sample,
             seed=training.seed,
@@ -227,6 +230,7 @@ def _missing_characters(sides: Sequence[Segmenter], lines: list[str]) -> list[st
         spelled |= {
             character
             for character, ids in zip(characters, side.encode(characters), strict=True)
+            # SentencePiece puts a space before a text, also before a single character.
             if "".join(side.pieces(ids)).removeprefix(SPACE) == character
         }
     return [character for character in characters if character not in spelled]

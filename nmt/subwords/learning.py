@@ -128,6 +128,7 @@ def train_subwords(
             byte_fallback=training.byte_fallback,
             normalization_rule_name=training.normalization,
             user_defined_symbols=training.symbols,
+            # No text can spell a control symbol.
             control_symbols=list(tags),
             pad_id=PAD,
             unk_id=UNK,
@@ -178,6 +179,7 @@ def reservoir(items: Iterable[T], size: int, seed: int) -> list[T]:
     sample = list(itertools.islice(items, size))
     weight = 1.0
     while len(sample) == size:
+        # log1p(-u) instead of log(u), because u may be 0.
         weight *= math.exp(math.log1p(-generator.random()) / size)
         # Algorithm L: skips many items at once instead of a random number for each.
         skip = math.floor(math.log1p(-generator.random()) / math.log1p(-weight))

@@ -42,6 +42,7 @@ class Piece:
         content = _key(TEXT, LENGTH) + _varint(len(text)) + text
         content += _key(SCORE, FLOAT) + struct.pack("<f", self.score)
         content += _key(KIND, VARINT) + _varint(self.kind)
+        # A field that is appended to a message adds an element to its list.
         return _key(PIECES, LENGTH) + _varint(len(content)) + content
 
 
@@ -88,6 +89,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes, bytes]]:
     while at < len(message):
         # Protocol buffers in forty lines: the package protobuf would be one more dependency.
         key, content = _number(message, at)
+        # The lowest three bits of a key are the kind of its field.
         kind = key % 8
         if kind == VARINT:
             _, end = _number(message, content)

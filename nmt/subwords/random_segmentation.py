@@ -108,6 +108,7 @@ class RandomSegmentation:
             # BPE-dropout (Provilkov et al. 2020): each step draws anew.
             if both in ranks and toss() >= alpha
         ]:
+            # Of equal ranks the leftmost, as in BPE's own order.
             at = min(ranked)[1]
             pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
         return pieces
@@ -131,10 +132,12 @@ class RandomSegmentation:
         for end in range(1, len(word) + 1):
             begins, scores = [], []
             for begin in range(max(0, end - self._longest), end):
+                # Only a single character may be without a piece.
                 score = self._scores.get(word[begin:end], self._least if begin == end - 1 else None)
                 if score is not None:
                     begins.append(begin)
                     scores.append(totals[begin] + alpha * score)
+            # Relative to the greatest, because exponentials of a long word's sums would underflow.
             most = max(scores)
             weights = [*accumulate(math.exp(score - most) for score in scores)]
             totals.append(most + math.log(weights[-1]))

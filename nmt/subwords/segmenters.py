@@ -155,6 +155,7 @@ class SentencePiece(Segmenter):
     @cached_property
     def tags(self) -> dict[str, int]:
         """The pieces that no text spells, and the pieces with the form of a language tag."""
+        # After EOS, because BOS and EOS are control pieces, too.
         pieces = {self.processor.id_to_piece(token): token for token in range(EOS + 1, self.size)}
         return {
             piece: token
@@ -236,6 +237,7 @@ class ListedPieces(Segmenter):
     def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
         """Return the ids of every line."""
         tags, texts = self._without_tags(lines)
+        # As pieces, because the list has other ids than the model.
         cut = self._inner.processor.encode(texts, return_type=str, num_threads=num_threads)
         return [self._identified(tag, pieces) for tag, pieces in zip(tags, cut, strict=True)]
 
@@ -281,6 +283,7 @@ class ListedPieces(Segmenter):
         """Return the tag of each line, empty without one, and the rest of the line."""
         if not self.tags:
             return [""] * len(lines), lines
+        # OPUS-MT's multilingual models read the tag as one token.
         matches = map(TAG.match, lines)
         tags = [match[0] if match and match[0] in self.tags else "" for match in matches]
         return tags, [line[len(tag) :] for tag, line in zip(tags, lines, strict=True)]
@@ -303,10 +306,12 @@ def with_silent(ids: list[int], offsets: list[int], end: int) -> list[int]:
         offsets: offsets of the ids with a text.
         end: length of the text, the greatest offset.
     """
+    # From the end, because a silent id has the place of the piece after it.
     place, spoken = end, reversed(offsets)
     placed: list[int] = []
     for token in reversed(ids):
         place = place if token in SILENT else next(spoken)
+        # Pieces of white space at the ends lie outside of the stripped text.
         placed.append(min(max(place, 0), end))
     return placed[::-1]
 

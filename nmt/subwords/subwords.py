@@ -81,12 +81,14 @@ class Subwords:
         )
         lists = (vocabularies[0], vocabularies[-1]) if vocabularies else (None, None)
         sides = zip(self._models, lists, strict=True)
+        # Shared subwords are one object, so that both sides share the cache of an encoder.
         segmenters = [segmenter_of(*side) for side in list(sides)[: len(self._files)]]
         self.source, self.target = segmenters[0], segmenters[-1]
         self.target_order = target_order
         """Order of the tokens of target sentences; see :mod:`nmt.subwords.wrappers`."""
         if target_order == "right_to_left":
             self.target = ReversedSegmenter(self.target)
+            # Among the files, so that subwords of another order are other subwords.
             text = TARGET_ORDER.text(TargetOrder(order=target_order))
             self._files[ORDER_FILE] = text.encode()
         self._num_threads = num_threads
@@ -105,6 +107,7 @@ class Subwords:
             NmtError: there is no model, or its special ids differ from the format's.
         """
         if not path.is_dir():
+            # Without names the reader asks for a single model, which is this file.
             return cls._read((), lambda name: (bounded(path), path), num_threads)
         present = [name for name in FILES if (path / name).exists()]
         if not present and any((path.parent / name).exists() for name in FILES):
@@ -181,6 +184,7 @@ class Subwords:
 
     def in_order(self, target_order: TokenOrder) -> Subwords:
         """Return the subwords with another order of the tokens of target sentences."""
+        # By identity, because __init__ makes one object of a shared model.
         source, target = self._models
         models = source, None if target is source else target
         return Subwords(
@@ -214,11 +218,13 @@ class Subwords:
 
     def is_same_as(self, other: Subwords) -> bool:
         """Return whether both segment every text into the same ids, with the same tags."""
+        # By their bytes: equal pieces with other scores segment differently.
         return self._files == other._files and self.directions == other.directions
 
     def extends(self, old: Subwords) -> bool:
         """Return whether these are the old subwords, perhaps with new pieces at the end."""
         return (
+            # Another form, or another order of the target, is no extension: all ids would change.
             self._files.keys() == old._files.keys()
             and all(map(model_extends, self._models, old._models))
             and all(
@@ -230,6 +236,7 @@ class Subwords:
     @property
     def fingerprint(self) -> str:
         """A hash of the files: equal for equal subwords."""
+        # A digest each: joined contents would not tell where a file ends.
         digests = [hashlib.sha256(content).digest() for content in self._files.values()]
         return hashlib.sha256(b"".join(digests)).hexdigest()
 
@@ -357,6 +364,7 @@ def segmenter_of(model: SubwordModel, vocabulary: Vocabulary | None) -> Segmente
         if vocabulary
         else cased(SentencePiece(model), symbols_of(model))
     )
+    # A cheap look first, because `tags` reads every piece.
     if SEPARATOR.encode() in model and SEPARATOR in segmenter.tags:
         return JoinedSegmenter(segmenter, segmenter.tags[SEPARATOR])
     return segmenter
@@ -415,6 +423,7 @@ def read_parts(present: Sequence[str], read: Callable[[str], tuple[bytes, Path]]
     Raises:
         NmtError: a file is damaged, or the special ids differ from the format's.
     """
+    # The single model is the default, whose name the message has if no file is there.
     forms = (*CODES[1:], MODELS[2])
     names = next((names for names in forms if names[0] in present), MODELS[1])
     lists = next((names for names in LISTS if names and names[0] in present), ())
@@ -464,6 +473,7 @@ def _checked(content: bytes, path: Path, is_listed: bool) -> SubwordModel:
         ids = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
     except RuntimeError:
         raise NmtError(f"{path}: not a SentencePiece model") from None
+    # The special ids are constants of the format, for which no other part asks.
     if not is_listed and ids != [PAD, UNK, BOS, EOS]:
         raise NmtError(
             f"{path}: its ids of pad, unk, bos and eos are {', '.join(map(str, ids))}, not "

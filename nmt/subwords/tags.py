@@ -46,6 +46,7 @@ def tags_of(subwords: Subwords, direction: Direction, data: str | None = None) -
     on_target = directions is not None and directions.tags == "target"
     known = (subwords.target if on_target else subwords.source).tags
     wanted = [language_tag(direction[1])]
+    # A model of one direction needs no tag; an imported one may have them.
     if directions is None and wanted[0] not in known:
         wanted = []
     language = [_id(piece, known) for piece in wanted]
@@ -83,6 +84,7 @@ def directions_of(subwords: Subwords, languages: Direction) -> Directions:
 def tagged(subwords: Subwords, direction: Direction) -> Subwords:
     """Return subwords that put the tags of a direction before every sentence."""
     source, target = tags_of(subwords, direction)
+    # Shallow, so that all directions share the loaded models.
     changed = copy.copy(subwords)
     changed.source = TaggedSegmenter(subwords.source, source) if source else subwords.source
     changed.target = TaggedSegmenter(subwords.target, target) if target else subwords.target

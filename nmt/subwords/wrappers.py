@@ -24,6 +24,7 @@ class JoinedSegmenter(WrappedSegmenter):
     def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
         """Return the ids of every text."""
         texts = [line.split("\n") for line in lines]
+        # All sentences in one call, so that threads share them.
         ids = iter(self.inner.encode([*chain.from_iterable(texts)], num_threads))
         return [self._joined([*islice(ids, len(sentences))]) for sentences in texts]
 
