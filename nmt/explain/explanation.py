@@ -154,6 +154,7 @@ def explain(
         )
     if not all(model.reads_source for model in models):
         raise NmtError("a language model reads no source to explain; leave out the language model")
+    # A line counts if no model reads it as blank, so that the lists of all models correspond.
     kept = [
         at
         for at, line in enumerate(sources)
@@ -168,6 +169,7 @@ def explain(
             for at in kept
         ]
         explanations.append([_explained(translator, pair) for pair in pairs])
+        # The search was the ensemble's, not the member's.
         alone = [replace(pair, hypotheses=[], beam=[]) for pair in pairs]
         for member in _members(translator):
             explanations.append([_explained(member, pair) for pair in alone])
@@ -192,10 +194,12 @@ def forward_with_embeddings(
 
     def record_tokens(_: nn.Module, arguments: Any, output: Tensor) -> None:
         for name, tokens in (("source", source), ("target", target)):
+            # Told apart by their tokens, because a shared table embeds both sides.
             if arguments[0].shape == tokens.shape and bool((arguments[0] == tokens).all()):
                 vectors.setdefault(name, output[0])
 
     def record_positions(_: nn.Module, arguments: Any, output: Tensor) -> None:
+        # A shared module encodes both sides, and the longer output contains the shorter one.
         if len(output) > len(vectors.get("positions", ())):
             vectors["positions"] = output
 
@@ -225,6 +229,7 @@ def _members(translator: Translator) -> Iterator[Translator]:
 def _encode(translator: Translator, line: str) -> list[int]:
     """Return the tokens of a line, cut as for translation, without EOS; none for a blank line."""
     [ids] = translator.subwords.encode_source([line])
+    # The limit counts the EOS, too.
     return ids[: translator.config.max_source_length - 1]
 
 
@@ -242,6 +247,7 @@ def _search(translator: Translator, line: str) -> Translated:
     most = torch.tensor([config.max_length(source.shape[1])], device=translator.device)
     constraints: Sequence[Constraint] = config.constraints
     if tags := subwords.tags[1]:
+        # Tags of the target are tokens of the translation, which begins with them.
         prefixes = torch.tensor([tags], device=translator.device)
         constraints = [Prefixes(tokens=prefixes, others=constraints)]
     results = traced.search(model, source, most, constraints)
@@ -251,6 +257,7 @@ def _search(translator: Translator, line: str) -> Translated:
     best = hypotheses[0]
     texts = subwords.decode_target([hypothesis.tokens for hypothesis in hypotheses])
     nodes = tree(traced.steps, best)
+    # Tokens of a finished hypothesis end before its EOS.
     pieces = subwords.target_pieces([EOS if node.finished else node.tokens[-1] for node in nodes])
     [offsets] = subwords.target_offsets([best.tokens])
     beam = [_branch(node, piece) for node, piece in zip(nodes, pieces, strict=True)]
@@ -295,6 +302,7 @@ def _explained(translator: Translator, pair: Translated) -> Explanation:
     maps = model.attention_maps(source, inputs)
     [source_offsets] = subwords.source_offsets([line])
     units = [
+        # Tags are shown with the first word.
         [0] * len(tags) + units_of_pieces(side, begins, unit)[1]
         for tags, side, begins in zip(
             subwords.tags, (line, text), (source_offsets, offsets), strict=True
@@ -337,6 +345,7 @@ def _steps(translator: Translator, logits: Tensor, ids: list[int]) -> list[Predi
     log_probs[:, PAD] = log_probs[:, BOS] = float("-inf")  # never follow
     chosen = log_probs.gather(1, torch.tensor(ids)[:, None])
     ranks = (log_probs > chosen).sum(1) + 1
+    # Without PAD and BOS.
     values, tokens = log_probs.topk(min(LIKELIEST, log_probs.shape[1] - 2))
     steps = []
     for log_prob, rank, *row in zip(

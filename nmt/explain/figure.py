@@ -112,9 +112,11 @@ class Figure:
         except ImportError:
             raise NmtError(f"--png needs Matplotlib; {install('report')}") from None
         (width, height), top, point = self.size, self.top, 72 / PIXELS
+        # Not by pyplot, which would look for a display.
         drawn = drawing.Figure(figsize=(width / PIXELS, height / PIXELS))
         axes = drawn.add_axes((0, 0, 1, 1))
         axes.set_axis_off()
+        # y grows downwards, as in SVG.
         axes.set(xlim=(0, width), ylim=(height, 0))
         lines = [[(stroke.start, top), (stroke.end, top + GAP)] for stroke in self.strokes]
         colours = [to_rgba(stroke.colour, stroke.opacity) for stroke in self.strokes]
@@ -162,6 +164,7 @@ def figure(
     for head in chosen:
         if not 1 <= head <= len(weights):
             raise NmtError(f"head {head}: layer {layer} has heads 1 to {len(weights)}")
+    # The decoder reads BOS, then all tokens but the last.
     read = ["<s>", *explanation.target.pieces[:-1]]
     source, target = explanation.source.pieces, explanation.target.pieces
     queries, keys = {"encoder": (source, source), "decoder": (read, read)}.get(
@@ -173,7 +176,9 @@ def figure(
     strokes = [
         Stroke(
             _x(query),
+            # Side by side, or the last head would hide the lines of the others.
             _x(key) + SPREAD * ((at + 0.5) / len(chosen) - 0.5),
+            # By the number of the head, which so has one colour in all figures.
             COLOURS[(head - 1) % len(COLOURS)],
             weight,
         )

@@ -59,7 +59,9 @@ def summarise(sentences: Sequence[Sequence[AttentionMap]]) -> list[HeadSummary]:
         first = maps[0]
         weights = [layer.weights[0].double() for layer in maps]  # [H, Q, S] each
         entropy = _mean(
-            -torch.xlogy(part, part).sum(-1) / torch.log(torch.tensor(2.0)) for part in weights
+            # 0 log 0 is 0 here.
+            -torch.xlogy(part, part).sum(-1) / torch.log(torch.tensor(2.0))
+            for part in weights
         )
         for head in range(len(entropy)):
             near: list[float | None] = [None, None, None]
@@ -99,6 +101,8 @@ def rollout(maps: Iterable[AttentionMap]) -> dict[str, Tensor]:
             mixed = means["decoder", layer]
             decoder, cross = (decoder + mixed @ decoder) / 2, (cross + mixed @ cross) / 2
         if ("cross", layer) in means:
+            # The residual half stays with the target's tokens; the other half comes from the
+            # source.
             decoder, cross = decoder / 2, (cross + means["cross", layer] @ encoder) / 2
     flows = {"encoder": encoder, "decoder": decoder, "cross": cross}
     return {kind: flow for kind, flow in flows.items() if any(kind == name for name, _ in means)}
@@ -155,6 +159,7 @@ def tree(steps: list[list[Hypothesis]], best: Hypothesis) -> list[Node]:
             if (tokens, finished) in indices:
                 continue
             indices[tokens, finished] = len(nodes)
+            # EOS is no token of a hypothesis, so a finished one continues the same tokens.
             parent = indices.get((tokens if finished else tokens[:-1], False))
             values = hypothesis.log_probability, hypothesis.score
             nodes.append(Node(parent, step, tokens, *values, finished))
@@ -175,6 +180,7 @@ class _TracedState(SearchState):
         parents = self.inner.advance(continuations)
         self.alive = self.inner.alive
         [alive], [ranked] = self.alive.hypotheses(), self.inner.hypotheses()
+        # With too few finished hypotheses, the search ranks alive ones, which are there already.
         self.steps.append([*alive, *(hypothesis for hypothesis in ranked if hypothesis.finished)])
         return parents
 
