@@ -180,6 +180,7 @@ def combining_marks() -> str:
     A mark, such as a vowel sign of an Indic script, belongs to the letter before it; ``\w`` leaves
     marks out.
     """
+    # Unicode has combining marks in these ranges alone.
     codes = [*range(0x300, 0x1F000), *range(0xE0100, 0xE01F0)]
     kinds = groupby(codes, lambda code: unicodedata.category(chr(code)).startswith("M"))
     runs = [[*run] for is_mark, run in kinds if is_mark]
@@ -189,8 +190,10 @@ def combining_marks() -> str:
 def scripts(code: str) -> tuple[str, ...]:
     """Return the scripts of a language, as keys of :data:`LETTERS`, the usual script first."""
     language, *subtags = re.split("[-_]", code)
+    # The script in a code wins: sr_Latn is Serbian in Latin letters.
     if explicit := [tag.title() for tag in subtags if tag.title() in LETTERS]:
         return tuple(explicit)
+    # In the order of the table, in which Serbian is Cyrillic before it is Latin.
     usual = [script for script, codes in _LANGUAGES.items() if language.lower() in codes.split()]
     return tuple(usual) or ("Latn",)
 

@@ -29,6 +29,7 @@ def surviving_stderr() -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        # The reader of a pipe is gone, or the terminal has closed.
         if error.errno in (errno.EPIPE, errno.EIO):
             redirect_to_null(sys.stderr.fileno())
 
