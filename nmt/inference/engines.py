@@ -172,6 +172,7 @@ def exported(path: Path, trust_plugins: bool = False) -> Path:
         raise NmtError("under torchrun, and there is no export yet")
     from nmt.formats import export_formats, export_run
 
+    problems = []
     for place in places:
         try:
             place.mkdir(parents=True, exist_ok=True)
@@ -188,8 +189,8 @@ def exported(path: Path, trust_plugins: bool = False) -> Path:
                 )
             return place / name
         except OSError as error:
-            problem = NmtError(f"{place}: cannot be written: {explain(error)}")
-    raise problem
+            problems.append(f"{place}: cannot be written: {explain(error)}")
+    raise NmtError("; ".join(problems))
 
 
 def _remove_outdated(export: Path, run: Path) -> None:
@@ -231,9 +232,10 @@ def pick_engine(
         raise NmtError(unknown("engine", name, ENGINES))
     if name == "ctranslate2" and len(paths) > 1:
         raise NmtError(f"engine ctranslate2: one model, not {len(paths)}; {use_engine('nmt')}")
+    if name == "nmt" or len(paths) > 1:
+        refuse_exports(paths)
     if name != "nmt":  # CTranslate2 itself refuses a precision
         return ENGINES[name], None
-    refuse_exports(paths)
     return ENGINES[name], check_precision(execution.precision, execution.kind)
 
 
