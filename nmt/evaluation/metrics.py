@@ -15,12 +15,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 from itertools import zip_longest
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from sacrebleu.metrics.base import Metric as SacreBleuMetric
-from sacrebleu.metrics.bleu import BLEU, BLEUScore
-from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.metrics.ter import TER, TERScore
 from tqdm import tqdm
 
 from nmt import languages
@@ -29,6 +25,12 @@ from nmt.evaluation.testsets import References, reference_rows
 from nmt.evaluation.tokenizers import AUTO, bleu, check_tokenizer, tokenizer_for
 from nmt.io.lines import refuse_one_string
 from nmt.recipe.registry import Registry
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric as SacreBleuMetric
+    from sacrebleu.metrics.bleu import BLEU, BLEUScore
+    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.ter import TER, TERScore
 
 NOT_FOR_SENTENCES = (
     "{}: a BLEU that is not smoothed says nothing about one sentence; choose bleu or chrf"
@@ -345,6 +347,8 @@ class Chrf(SacreMetric):
 
     def scorer(self) -> CHRF:
         """Return sacreBLEU's metric with these settings."""
+        from sacrebleu.metrics.chrf import CHRF
+
         return CHRF(
             char_order=self.char_order,
             word_order=self.word_order,
@@ -393,6 +397,8 @@ class Ter(SacreMetric):
 
     def scorer(self) -> TER:
         """Return sacreBLEU's metric with these settings."""
+        from sacrebleu.metrics.ter import TER
+
         return TER(
             case_sensitive=not self.lowercase,
             normalized=self.normalize is True,
@@ -448,6 +454,8 @@ class PaperBleu(SacreMetric):
 
     def scorer(self) -> BLEU:
         """Return the BLEU of multi-bleu.perl."""
+        from sacrebleu.metrics.bleu import BLEU
+
         return BLEU(tokenize="none", smooth_method="none", force=True)
 
     def details(self, result: BLEUScore) -> str:

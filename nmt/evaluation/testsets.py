@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sacrebleu.dataset import DATASETS
-from sacrebleu.utils import SACREBLEU_DIR
-
 from nmt.errors import NmtError
 from nmt.io.lines import Lines
 from nmt.recipe.registry import unknown
@@ -42,6 +39,9 @@ def by_name(name: str, pair: str) -> TestSet:
         NmtError: there is no such test set or language pair, the download fails, or an earlier
             download is damaged.
     """
+    from sacrebleu.dataset import DATASETS
+    from sacrebleu.utils import SACREBLEU_DIR
+
     if name not in DATASETS:
         raise NmtError(unknown("test set", name, DATASETS))
     if pair not in DATASETS[name].langpairs:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from typing import Any, Final
-
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.utils import SACREBLEU_DIR
+from typing import TYPE_CHECKING, Any, Final
 
 from nmt import languages
 from nmt.errors import NmtError
 from nmt.evaluation.testsets import reason
 from nmt.messages import warn
 from nmt.recipe.registry import unknown
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.bleu import BLEU
 
 AUTO: Final = "auto"
 """Stands for the tokeniser of the target language; for 13a if the language is not known."""
@@ -46,8 +46,11 @@ def check_tokenizer(name: str) -> None:
     Raises:
         ValueError: there is no tokeniser of that name.
     """
-    known = [AUTO, *BLEU.TOKENIZERS]
-    if name not in known:
+    if name in (AUTO, "none"):  # without sacreBLEU, which takes a while to import
+        return
+    from sacrebleu.metrics.bleu import BLEU
+
+    if name not in (known := [AUTO, *BLEU.TOKENIZERS]):
         raise ValueError(unknown("tokenizer", name, known))
 
 
@@ -56,6 +59,8 @@ def tokenizer_for(target_lang: str) -> str:
 
     If its package is not installed, return "char" and print one warning on stderr.
     """
+    from sacrebleu.metrics.bleu import BLEU
+
     name = _BY_SCRIPT.get(languages.scripts(target_lang)[0], BLEU.TOKENIZER_DEFAULT)
     return _installed(name) if name in _EXTRAS else name
 
@@ -67,6 +72,9 @@ def bleu(tokenize: str, **settings: Any) -> BLEU:
         NmtError: a package that the tokeniser needs is not installed, or its model cannot be
             fetched.
     """
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.utils import SACREBLEU_DIR
+
     name = BLEU.TOKENIZER_DEFAULT if tokenize == AUTO else tokenize
     try:
         return BLEU(tokenize=name, **settings)
