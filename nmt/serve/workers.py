@@ -20,7 +20,6 @@ from typing import Any, Generic, TypeVar
 
 from nmt.errors import NmtError
 from nmt.inference import LineTranslator, Request
-from nmt.inference.alternatives import alternatives
 from nmt.inference.fast.workers import giving_back_memory
 from nmt.inference.markup import Dialect
 from nmt.inference.markup.lines import translate_markup
@@ -83,6 +82,8 @@ class BatchTranslator:
                 [{"text": text}] for text in translate_markup(translator, lines, options.dialect)
             ]
         if options.alternatives:
+            from nmt.inference.alternatives import alternatives
+
             proposed = alternatives(translator, batch.requests, options.count)
             return [[vars(alternative) for alternative in line] for line in proposed]
         by_line = translator.translations(

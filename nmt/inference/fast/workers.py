@@ -13,9 +13,8 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any, Generic, TypeVar
 
-import torch
-
 from nmt.errors import NmtError
+from nmt.lazy import torch
 from nmt.runtime.processes import end_with_parent, leave_sockets, starting_workers
 
 T = TypeVar("T")
