@@ -535,6 +535,21 @@ def test_speed_is_measured_with_the_subword_sampling_that_is_advised(
     assert subword_sampling(100_000) is None
 
 
+def test_segmented_text_is_not_said_to_have_no_spaces(
+    quick: None, nmt: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(advise, "target_tokens_per_second", lambda *_: 5000.0)
+    for is_segmented in (False, True):
+        separator = " " if is_segmented else ""
+        pairs = [(f"the cat no. {n}", separator.join(f"猫{n}が好きです。")) for n in range(400)]
+        for language, side in zip(("en", "ja"), zip(*pairs, strict=True), strict=True):
+            Path(f"train.{language}").write_text("\n".join([*side, ""]), encoding="utf-8")
+        shown = nmt("init", "train", "-s", "en", "-t", "ja", "--dry-run").err
+        assert ("subwords a sentence, Jpan, segmented\n" in shown) is is_segmented, shown
+        assert ("no spaces between words" in shown) is not is_segmented
+        assert ("nmt: warning: the ja text is segmented: a model of" in shown) is is_segmented
+
+
 def test_sigterm_leaves_no_temporary_files(
     quick: None, nmt: Any, write_numbers: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

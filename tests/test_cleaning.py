@@ -7,6 +7,7 @@ from for_each import for_each
 from nmt.errors import NmtError
 from nmt.preprocess.cleaning.pipeline import Cleaning, CleaningStats, nothing_left
 from nmt.preprocess.cleaning.steps import CleaningStep, Filtering, Rewriting, steps
+from nmt.preprocess.cleaning.tokenization import LEAST_LINES, kind_of
 from nmt.preprocess.config import PreprocessConfig
 from nmt.recipe.config import build, dump
 
@@ -39,10 +40,51 @@ def rewritten(text, step):
         ("punctuation", "好，对！", "好,对!"),
         ("spaces", "  a \u00a0 b\tc ", "a b c"),
         ("spaces", " ", ""),
+        ("detokenize", "he said : &quot; so , it is ! &quot;", 'he said: "so, it is!"'),
+        ("detokenize", "un@@ believ@@ able , really@@", "unbelievable, really"),
+        ("detokenize", "▁un believ able , ▁real ly", "unbelievable, really"),
+        (
+            "detokenize",
+            "私 は NTT 研究 所 で 、 3 月 に 本 を 読む ！",
+            "私はNTT研究所で、3月に本を読む！",
+        ),
     ],
 )
 def test_a_step_that_rewrites(step, before, after):
     assert rewritten(before, step) == after
+
+
+def test_each_side_is_detokenized_by_the_rules_of_its_language():
+    step = build(CleaningStep, "detokenize", "step").for_languages("en", "fr")
+    assert step.lines(["It is !"], "source") == ["It is!"]
+    assert step.lines(["C' est bon !"], "target") == ["C'est bon !"]
+    step = build(CleaningStep, "detokenize", "step").for_languages("en", "ja")
+    assert step.lines(["で Deep Learning を", "oh , no"], "target") == [
+        "でDeep Learningを",
+        "oh, no",
+    ]
+
+
+EN = ["He said: yes, I do.", "It costs 3.5 %, Mr. Smith."]
+FR = ["Oui, « bon » ; et toi ?", "C'est vrai."]
+JA = ["彼は東京に住んでいます。", "はい。", "それはＮＴＴの 本です。"]
+TH = ["ผมอยู่ที่กรุงเทพ และทำงานที่นี่", "เขาไปตลาด"]
+
+
+@for_each(
+    ("lines", "kind"),
+    [
+        *((lines, None) for lines in (EN, FR, JA, TH, ["no marks", "at all"])),
+        (["he said : yes , i do .", "it costs 3.5 % , mr. smith ."], "tokenised"),
+        (["彼 は 東京 に 住ん で い ます 。", "そ れ は 本 で す 。"], "segmented"),
+        (["ผม อยู่ ที่ กรุงเทพ และ ทำงาน ที่นี่"], "segmented"),
+        (["he li@@ ves here", "in Ber@@ lin"], "cut into subwords"),
+        (["▁he ▁li ves ▁here"], "cut into subwords"),
+    ],
+)
+def test_text_that_was_tokenised_or_segmented_is_recognised(lines, kind):
+    assert kind_of(lines * LEAST_LINES) == kind
+    assert kind_of(lines) is None  # too few lines to judge
 
 
 @for_each(
@@ -170,7 +212,7 @@ def test_no_step_makes_lines_or_loses_them(name):
     lines = ["", " ", "\x00\u2028\x85", "a\r", "ﬁ\u0301", "好", "\ud7ff", "🙂 x"]
     step = steps[name]
     if isinstance(step, Rewriting):
-        assert len(step.lines(lines)) == len(lines)
+        assert len(step.lines(lines, "source")) == len(lines)
     if isinstance(step, Filtering):
         assert len(step.keep(lines, lines[::-1], frozenset())) == len(lines)
 

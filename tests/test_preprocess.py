@@ -362,6 +362,31 @@ def test_the_script_of_japanese_is_known_from_its_code(here):
     assert "KATAKANA" in manifest.recipe["clean"][0]["target"]
 
 
+def test_tokenised_text_is_named_unless_it_is_made_plain_in_all_splits(here, capsys):
+    plain = [(f"one, {n}, two.", "猫が好きです。") for n in range(40)]
+    for split in ("train", "valid"):
+        tokens = [(s.replace(",", " ,").replace(".", " ."), " ".join(t)) for s, t in plain]
+        write(here / "corpus" / split, tokens)
+        Path(f"corpus/{split}.de").rename(f"corpus/{split}.ja")
+    preprocess(config(target_lang="ja"))
+    expected = "a model of it needs input that is {0} alike, and writes such output; to train on "
+    expected += "plain text, put detokenize first in preprocess.clean\n"
+    assert capsys.readouterr().err == (
+        f"nmt: warning: corpus/train.en: the en text is tokenised: {expected.format('tokenised')}"
+        f"nmt: warning: corpus/train.ja: the ja text is segmented: {expected.format('segmented')}"
+    )
+    preprocess(config(target_lang="ja", clean=["detokenize"], on_empty="error"))
+    assert capsys.readouterr().err == ""
+    dataset = Dataset.open(here / "data-bin")
+    subwords = Subwords.load(dataset.path)
+    for name in ("train", "valid"):
+        split = dataset.split(name)
+        ids = [split.target(index).tolist() for index in range(len(split))]
+        assert subwords.decode_target(ids) == [target for _, target in plain]
+    assert dataset.split("valid").source_text() == [source for source, _ in plain]
+    assert dataset.split("valid").reference_text() == [target for _, target in plain]
+
+
 def test_empty_training_lines_can_be_an_error(here):
     write(here / "corpus" / "train", [*numbers(50, seed=1), ("one", "")])
     with pytest.raises(NmtError, match=r"train.en and \S*train.de: a side of line 51 is empty"):

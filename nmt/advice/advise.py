@@ -30,6 +30,7 @@ from nmt.advice.rules import (
 from nmt.errors import NmtError
 from nmt.io.files import check_writable, named, whole_file
 from nmt.messages import duration, warn
+from nmt.preprocess.cleaning.tokenization import kind_of, warn_of_tokens
 from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import Bitext
 from nmt.recipe.config import build
@@ -118,7 +119,9 @@ def advise(
             byte_fallback=trial.byte_fallback or not text.is_whole,
         )
         origins = dict.fromkeys(new_sets, "set aside from train") | dict.fromkeys(given, "named")
-        _show_corpus(facts, trial, origins, pairs, say)
+        sides = [pair.source for pair in text.sample], [pair.target for pair in text.sample]
+        kinds = {name: kind_of(side) for name, side in zip(languages, sides, strict=True)}
+        _show_corpus(facts, trial, origins, pairs, kinds, say)
         machine, speeds = _measure(scratch, trial, facts, minutes, say)
     chosen = _plan(facts, machine, speeds, minutes)
     return Advice(
@@ -240,6 +243,7 @@ def _show_corpus(
     trial: Trial,
     origins: dict[str, str],
     pairs: dict[str, int],
+    kinds: dict[str, str | None],
     say: Say,
 ) -> None:
     """Print the facts about the corpus; a held-out set without an origin was found."""
@@ -249,8 +253,13 @@ def _show_corpus(
         say(f"{split}: {pairs[split]:,} pairs, {path}, {origins.get(split, 'found')}")
     for language, length in ((facts.source_lang, source), (facts.target_lang, target)):
         written = "/".join(languages.scripts(language))
-        spaces = "" if languages.has_spaces(language) else ", no spaces between words"
-        say(f"{language}: {length:.1f} subwords a sentence, {written}{spaces}")
+        kind = kinds[language] or (
+            "" if languages.has_spaces(language) else "no spaces between words"
+        )
+        say(f"{language}: {length:.1f} subwords a sentence, {written}{kind and f', {kind}'}")
+    for language, found in kinds.items():
+        if found:
+            warn_of_tokens(f"the {language} text", found)
 
 
 def _head(facts: CorpusFacts, machine: Machine, plan: Plan) -> list[str]:

@@ -26,6 +26,7 @@ from nmt.io import files
 from nmt.io.lines import open_stdin
 from nmt.messages import say
 from nmt.preprocess.cleaning.pipeline import Cleaning, nothing_left
+from nmt.preprocess.cleaning.tokenization import kind_of, warn_of_tokens
 from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import STDIN, Bitext, Chunk, ParallelText, watched
 from nmt.preprocess.dataset_subwords import SCRATCH, find_subwords, given_subwords
@@ -101,6 +102,7 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
     ]
     if config.documents:
         warn_of_undivided([*train, *chain.from_iterable(corpora.values())])
+    _warn_of_tokens(train, config)
     held_out = {name: [*_held_out(bitexts, config)] for name, bitexts in corpora.items()}
     # Before any training text: cleaning drops pairs that repeat these lines.
     lines = _held_out_lines(held_out.values(), config)
@@ -149,11 +151,30 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
     )
 
 
+def _warn_of_tokens(train: list[Bitext], config: PreprocessConfig) -> None:
+    """Warn of training text that is still tokenised or segmented after cleaning."""
+    for bitext in train:
+        cleaning = config.for_direction(bitext.direction)
+        chunk = next(bitext.chunks(config.on_invalid_utf8))
+        sides = (
+            cleaning.rewritten(chunk.source, "source"),
+            cleaning.rewritten(chunk.target, "target"),
+        )
+        for number, (language, lines) in enumerate(zip(bitext.direction, sides, strict=True)):
+            if kind := kind_of(lines):
+                name = bitext.names[number if bitext.target else 0]
+                warn_of_tokens(f"{name}: the {language} text", kind)
+
+
 def _held_out(bitexts: list[Bitext], config: PreprocessConfig) -> Iterator[tuple[Direction, Chunk]]:
     """Yield held-out pairs with their direction, with a blank line between texts of documents."""
     begun: set[Direction] = set()
     for bitext in bitexts:
+        cleaning = config.for_direction(bitext.direction)
         for chunk in map(with_blank_lines, bitext.chunks(config.on_invalid_utf8)):
+            source = cleaning.detokenized(chunk.source, "source")
+            target = cleaning.detokenized(chunk.target, "target")
+            chunk = replace(chunk, source=source, target=target)
             if config.documents and chunk.first == 1 and bitext.direction in begun:
                 source, target = ["", *chunk.source], ["", *chunk.target]
                 # The added line counts as line 0, so messages keep the numbers of the file.
@@ -312,8 +333,10 @@ def _held_out_lines(
         line
         for chunks in splits
         for _, chunk in chunks
-        for side in (chunk.source, chunk.target)
-        for line in config.rewritten(side)
+        for line in (
+            *config.rewritten(chunk.source, "source"),
+            *config.rewritten(chunk.target, "target"),
+        )
     )
 
 

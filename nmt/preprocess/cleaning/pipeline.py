@@ -3,8 +3,8 @@
 A step either *rewrites* text or *filters* pairs. A pair leaves the training split for one reason,
 the first of: a filtering step of ``preprocess.clean``, in the recipe's order; a limit in subword
 tokens (:func:`judge`); ``duplicates``; ``not_sampled`` (:mod:`nmt.preprocess.selection`). The
-held-out splits are never cleaned. ``nmt preprocess`` and ``nmt inspect`` print how many pairs each
-reason dropped.
+held-out splits are never cleaned, except by `detokenize`. ``nmt preprocess`` and ``nmt inspect``
+print how many pairs each reason dropped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,15 @@ import numpy.typing as npt
 
 from nmt.data.manifest import Lengths, reasons
 from nmt.errors import NmtError
-from nmt.preprocess.cleaning.steps import CleaningStep, Duplicates, Filtering, HeldOut, Rewriting
+from nmt.preprocess.cleaning.steps import (
+    CleaningStep,
+    Detokenize,
+    Duplicates,
+    Filtering,
+    HeldOut,
+    Rewriting,
+    Side,
+)
 
 MAX_EXAMPLES = 10
 
@@ -123,11 +131,18 @@ class Cleaning:
         """Whether only the first of equal pairs is kept."""
         return any(isinstance(step, Duplicates) for step in self.clean)
 
-    def rewritten(self, lines: list[str]) -> list[str]:
-        """Return the lines after all rewriting steps, each at its old index."""
+    def rewritten(self, lines: list[str], side: Side) -> list[str]:
+        """Return the lines of a side after all rewriting steps, each at its old index."""
         for step in self.clean:
             if isinstance(step, Rewriting):
-                lines = step.lines(lines)
+                lines = step.lines(lines, side)
+        return lines
+
+    def detokenized(self, lines: list[str], side: Side) -> list[str]:
+        """Return the held-out lines of a side, as plain text if a step makes the text so."""
+        for step in self.clean:
+            if isinstance(step, Detokenize):
+                lines = step.lines(lines, side)
         return lines
 
     def cleaned(
@@ -148,7 +163,10 @@ class Cleaning:
         indices = np.arange(len(source))
         for step in self.clean:
             if isinstance(step, Rewriting):
-                sides = [(side, step.lines(side)) for side in (source, target)]
+                sides = [
+                    (source, step.lines(source, "source")),
+                    (target, step.lines(target, "target")),
+                ]
                 pairs = [
                     pair
                     for before, after in sides

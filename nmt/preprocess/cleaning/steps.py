@@ -16,12 +16,15 @@ import numpy as np
 from nmt import languages
 from nmt.errors import NmtError, install
 from nmt.languages import count_words
+from nmt.preprocess.cleaning.tokenization import detokenized
 from nmt.recipe.registry import Registry
+
+Side = Literal["source", "target"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CleaningStep:
-    """One step of cleaning the training text; held-out text is never cleaned."""
+    """One step of cleaning the training text; of held-out text only `detokenize` is a step."""
 
     registry: ClassVar[Registry[CleaningStep]]
 
@@ -46,8 +49,8 @@ class Rewriting(CleaningStep, ABC):
     def rewrite(self, text: str) -> str:
         """Return the changed text, with an unchanged number of line feeds."""
 
-    def lines(self, lines: list[str]) -> list[str]:
-        """Return the lines, rewritten; the same list if nothing changes."""
+    def lines(self, lines: list[str], side: Side) -> list[str]:
+        """Return the lines of a side, rewritten; the same list if nothing changes."""
         # One call for a block of lines is far cheaper than one for each line.
         text = "\n".join(lines)
         changed = self.rewrite(text)
@@ -67,6 +70,32 @@ class Filtering(CleaningStep, ABC):
             target: the line that belongs to each line of the source.
             held_out: every line of the held-out splits, rewritten like the training text.
         """
+
+
+@steps.register("detokenize")
+@dataclass(frozen=True, kw_only=True)
+class Detokenize(Rewriting):
+    """Undoes tokenisation, segmentation and subwords (``@@``, ``▁``), also in held-out text.
+
+    Moses's detokeniser joins the words, and spaces of languages without them are removed.
+    """
+
+    source: str = ""
+    """Language of the source; by default the source language."""
+    target: str = ""
+    """Language of the target; by default the target language."""
+
+    def for_languages(self, source_lang: str, target_lang: str) -> Detokenize:
+        """Return the step with the languages of the recipe where none are set."""
+        return replace(self, source=self.source or source_lang, target=self.target or target_lang)
+
+    def rewrite(self, text: str) -> str:
+        """Return the text as `lines` does, by the rules for the source."""
+        return "\n".join(self.lines(text.split("\n"), "source"))
+
+    def lines(self, lines: list[str], side: Side) -> list[str]:
+        """Return the lines as plain text."""
+        return [detokenized(line, getattr(self, side)) for line in lines]
 
 
 @steps.register("unicode")
@@ -179,8 +208,8 @@ class Script(Filtering):
     source: tuple[str, ...] = ()
     """Scripts of the source, as the names of their letters in Unicode begin: LATIN, CYRILLIC,
     GREEK, ARABIC, DEVANAGARI, CJK, HIRAGANA, KATAKANA, HANGUL, ...; by default the scripts of the
-    source language: for ja Han, Hiragana and Katakana, for ko Hangul and Han, for sr_Latn LATIN;
-    LATIN for a language that is not known."""
+    source language: for ja Han, Hiragana and Katakana, for sr_Latn LATIN; LATIN for a language that
+    is not known."""
     target: tuple[str, ...] = ()
     """Scripts of the target; by default the scripts of the target language."""
     min_share: float = 0.5
@@ -247,8 +276,7 @@ class Duplicates(CleaningStep):
     """Keeps only the first of equal pairs, over all corpora with the same target language.
 
     ``duplicates`` runs after all other steps and after the limits in tokens, wherever it stands in
-    ``clean``. Pairs are compared by 128 bits of BLAKE2b: among a thousand million different pairs,
-    the probability that any two are taken for equal is below 1e-20.
+    ``clean``. Pairs are compared by 128 bits of BLAKE2b.
     """
 
 
