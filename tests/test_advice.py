@@ -29,7 +29,6 @@ from nmt.advice.rules import (
     candidates,
     choices,
     plan,
-    scale,
     subword_sampling,
 )
 from nmt.data.dataset import Dataset
@@ -40,6 +39,7 @@ from nmt.models import ModelConfig
 from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import Bitext
 from nmt.recipe.config import build
+from nmt.subwords.learning import vocab_size_for
 from nmt.training.augmentation import SampledSplit
 from nmt.training.config import TrainConfig
 
@@ -71,7 +71,7 @@ def facts(pairs: int) -> CorpusFacts:
         distinct=pairs,
         target_tokens=20.0,
         valid_pairs=1000,
-        vocab_size=scale(pairs).vocab_size,
+        vocab_size=vocab_size_for(pairs),
         byte_fallback=True,
     )
 

@@ -311,7 +311,7 @@ def test_a_recipe_has_the_values_of_the_options(
         ("fairseq", "fairseq-generate d --path m.pt", "--path m.pt: use --model RUN, once for each "
          "model"),
         ("marian", "marian --type transformer -v a.yml b.yml", "--vocabs a.yml b.yml: nmt learns "
-         "subwords itself, 32000 by default; give the text without BPE"),
+         "subwords itself, as many as suit the text; give the text without BPE"),
         ("fairseq", "fairseq-train d --lr-scheduler polynomial_decay --total-num-update 30000 "
          "--max-update 20000", "--total-num-update 30000: the line ends at update 30000, in nmt at "
          "train.max_updates 20000"),

@@ -15,6 +15,7 @@ import signal
 import sys
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -31,12 +32,12 @@ from nmt.data.dataset import Dataset
 from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError, TerminatedError
 from nmt.io.lines import zstd
-from nmt.preprocess import binarize, corpus, encoding, selection
+from nmt.preprocess import binarize, corpus, dataset_subwords, encoding, selection
 from nmt.preprocess.binarize import preprocess
 from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import Bitext, TextBlock
 from nmt.recipe.config import build
-from nmt.subwords.learning import SubwordTraining, train_subwords
+from nmt.subwords.learning import SubwordTraining, train_subwords, vocab_size_for
 from nmt.subwords.subwords import Subwords
 
 WORDS = {
@@ -297,7 +298,7 @@ def test_the_manifest_holds_the_whole_recipe_but_what_does_not_shape_the_data(he
         ({"valid": [{"source_lang": "en"}]}, "preprocess.valid: .*path"),
         ({"train": [{"path": "c", "max_pairs": 0}]}, "max_pairs must be at least 1, not 0"),
         ({"workers": -1}, "preprocess: workers must be at least 0, not -1"),
-        ({"vocab_size": 3}, "preprocess: vocab_size must be more than the 4 special pieces"),
+        ({"vocab_size": 3}, "preprocess: vocab_size must be 0 or more than the 4 special pieces"),
         ({"max_length_ratio": 0}, "preprocess: max_length_ratio must be at least 1, not 0"),
         ({"model_type": "word"}, "preprocess.model_type: unknown value 'word'"),
         ({"vocab_size": 9999}, "vocab_size 9999 is more than the text allows; use at most"),
@@ -832,6 +833,34 @@ def test_flags_win_over_assignments_and_these_over_the_recipe(here):
     manifest = Dataset.open(here / "data-bin").manifest
     assert (manifest.recipe["vocab_size"], manifest.recipe["seed"]) == (280, 7)
     assert result.stderr.endswith("dropped from train: nothing\nvocabulary: 280 en, 280 de\n")
+
+
+def test_the_size_of_the_vocabulary_follows_the_size_of_the_corpus(here, monkeypatch):
+    asked = []
+    learn = dataset_subwords.train_subwords
+
+    def note(sentences, training, **rest):
+        asked.append(training.vocab_size)
+        return learn(sentences, replace(training, vocab_size=300), **rest)
+
+    monkeypatch.setattr(dataset_subwords, "train_subwords", note)
+    command = "preprocess -s en -t de --train corpus/train --valid corpus/valid --workers 1"
+    said = "vocab_size: 2,000, for 100 training pairs; another size: --vocab-size\n"
+    assert run(command).stderr.startswith(said)
+    assert "vocab_size" not in run(f"{command} --vocab-size 310").stderr
+    write(here / "corpus" / "more", numbers(20_001, seed=1))
+    preprocess(config(vocab_size=0, train=["corpus/more"]))
+    preprocess(config(vocab_size=0, train=[{"path": "corpus/more", "max_pairs": 9}]))
+    preprocess(config(vocab_size=0, train=["corpus/train", {"path": "corpus/more", "weight": 0.9}]))
+    assert asked == [2000, 310, 8000, 2000, 2000]
+
+
+@for_each(
+    ("pairs", "size"),
+    [(1, 2000), (19_999, 2000), (20_000, 8000), (99_999, 8000), (900_000, 10_000), (10**7, 32_000)],
+)
+def test_sizes_of_vocabularies(pairs, size):
+    assert vocab_size_for(pairs) == size
 
 
 def test_subwords_are_learned_as_the_flags_say(here):

@@ -23,7 +23,6 @@ from nmt.advice.rules import (
     choices,
     fits,
     plan,
-    scale,
     subword_sampling,
     times,
 )
@@ -36,6 +35,7 @@ from nmt.preprocess.corpus import Bitext
 from nmt.recipe.config import build
 from nmt.runtime.distributed import join
 from nmt.runtime.machine import is_out_of_memory
+from nmt.subwords.learning import vocab_size_for
 
 Say = Callable[[str], None]
 
@@ -115,7 +115,7 @@ def advise(
             is_counted=text.is_counted,
             target_tokens=trial.mean_lengths[1],
             valid_pairs=pairs["valid"],
-            vocab_size=trial.vocab_size if text.is_whole else scale(text.distinct).vocab_size,
+            vocab_size=trial.vocab_size if text.is_whole else vocab_size_for(text.distinct),
             byte_fallback=trial.byte_fallback or not text.is_whole,
         )
         origins = dict.fromkeys(new_sets, "set aside from train") | dict.fromkeys(given, "named")
@@ -172,7 +172,7 @@ def _trial(scratch: Path, text: Survey, languages: Languages) -> Trial:
     section = {
         "source_lang": languages[0],
         "target_lang": languages[1],
-        "vocab_size": scale(text.distinct).vocab_size,
+        "vocab_size": vocab_size_for(text.distinct),
     }
     return make_trial(scratch, text.sample, section)
 

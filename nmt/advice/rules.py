@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from nmt.messages import duration
+from nmt.subwords.learning import vocab_size_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +110,6 @@ class Scale:
     below: float
     largest: str
     """Name of the largest model."""
-    vocab_size: int
     epochs: int
     """Epochs of a training without a limit of time."""
     patience: int | None
@@ -117,11 +117,11 @@ class Scale:
 
 
 SCALES = (
-    Scale(below=20_000, largest="small", vocab_size=2000, epochs=100, patience=8),
-    Scale(below=100_000, largest="small", vocab_size=8000, epochs=60, patience=8),
-    Scale(below=1_000_000, largest="medium", vocab_size=10_000, epochs=50, patience=8),
-    Scale(below=10_000_000, largest="base", vocab_size=32_000, epochs=20, patience=None),
-    Scale(below=math.inf, largest="big", vocab_size=32_000, epochs=8, patience=None),
+    Scale(below=20_000, largest="small", epochs=100, patience=8),
+    Scale(below=100_000, largest="small", epochs=60, patience=8),
+    Scale(below=1_000_000, largest="medium", epochs=50, patience=8),
+    Scale(below=10_000_000, largest="base", epochs=20, patience=None),
+    Scale(below=math.inf, largest="big", epochs=8, patience=None),
 )
 """Small corpora take small models, few subwords and strong regularisation: Sennrich and Zhang 2019,
 Araabi and Monz 2020 (both on subsets of IWSLT14), and Wu et al. 2021 for Multi30k, where the base
@@ -340,7 +340,7 @@ def _preprocess(corpus: CorpusFacts) -> Iterator[RecipeValue]:
     yield RecipeValue("preprocess.valid", corpus.valid, f"{corpus.valid_pairs:,} pairs")
     if corpus.test:
         yield RecipeValue("preprocess.test", corpus.test, "only for the final score")
-    by_rule = scale(corpus.distinct).vocab_size
+    by_rule = vocab_size_for(corpus.distinct)
     reason = f"for {corpus.distinct_pairs}: rare subwords are never learned"
     if corpus.vocab_size < by_rule:
         reason = f"the text is too small for {by_rule:,}"

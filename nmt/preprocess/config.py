@@ -28,8 +28,7 @@ class PreprocessConfig(Cleaning, SubwordTraining):
 
     A corpus is given by its prefix: PREFIX stands for the files PREFIX.SOURCE_LANG and
     PREFIX.TARGET_LANG, plain or compressed, with ``.gz``, ``.xz`` or ``.zst`` at the end of the
-    name. A training corpus may also be one file FILE.tsv (or FILE.tsv.gz, ...) with source, tab and
-    target on a line, or ``-``, which reads such lines from the standard input.
+    name.
     """
 
     source_lang: str = ""

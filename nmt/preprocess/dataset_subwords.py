@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import compress
 from pathlib import Path
 
 from nmt.data.context import DocumentContext
 from nmt.data.dataset import Dataset, shards_of
-from nmt.data.directions import Directions
+from nmt.data.directions import Direction, Directions
 from nmt.data.manifest import MANIFEST
 from nmt.errors import NmtError
 from nmt.io import files
@@ -19,7 +20,7 @@ from nmt.preprocess.corpus import Bitext, Chunk, Corpus, watched
 from nmt.preprocess.documents import document_numbers
 from nmt.subwords.casing import is_cased
 from nmt.subwords.extension import read_pieces, with_learned_pieces, with_pieces, with_tags
-from nmt.subwords.learning import reservoir, train_subwords
+from nmt.subwords.learning import reservoir, train_subwords, vocab_size_for
 from nmt.subwords.segmenters import SEPARATOR
 from nmt.subwords.subwords import Subwords
 from nmt.subwords.tags import data_tag, language_tag, tags_of
@@ -102,7 +103,7 @@ def _learned(
     """Return subwords learned from the training text, or found where a killed run left them."""
     learned = directory / SCRATCH / "learned"
     if not learned.exists():
-        source, target = _sample(train, held_out, config)
+        source, target, config = _sample(train, held_out, config)
         directions, order = _directions(config), config.target_order
         tags = needed_tags(directions, config.corpora, config.documents)
         if config.separate_vocabularies:
@@ -139,7 +140,7 @@ def _with_new_pieces(
                 "pieces, or use --subword-model"
             )
     elif subwords.is_same_as(old):
-        subwords = with_learned_pieces(old, *_sample(train, held_out, config), config)
+        subwords = with_learned_pieces(old, *_sample(train, held_out, config))
     numbers = [subwords.source_size - old.source_size, subwords.target_size - old.target_size]
     sides = ["source and target"] if subwords.shared else ["source", "target"]
     counts = ", ".join(
@@ -165,17 +166,23 @@ def _pairs(chunk: Chunk, config: PreprocessConfig) -> Iterator[tuple[str, str]]:
 
 def _sample(
     train: list[Bitext], held_out: frozenset[str], config: PreprocessConfig
-) -> tuple[list[str], list[str]]:
-    """Return both sides of a random sample of the training pairs, cleaned."""
+) -> tuple[list[str], list[str], PreprocessConfig]:
+    """Return both sides of a random sample of the training pairs, cleaned.
+
+    The settings are returned, too, with a size of the vocabulary.
+    """
     size = config.subword_sample
     if not config.separate_vocabularies:
         size = -(-size // 2)  # the sentences of both sides are learned from
-    pairs = (
-        (train[block.corpus].direction, pair)
-        for block in watched("sampling", train)
-        for pair in _pairs(block.decode(config.on_invalid_utf8), config)
-    )
-    sample = reservoir(pairs, size, config.seed)
+    counts = [0] * len(train)
+
+    def pairs() -> Iterator[tuple[Direction, tuple[str, str]]]:
+        for block in watched("sampling", train):
+            counts[block.corpus] += block.lines
+            for pair in _pairs(block.decode(config.on_invalid_utf8), config):
+                yield train[block.corpus].direction, pair
+
+    sample = reservoir(pairs(), size, config.seed)
     sources, targets, stats = [], [], CleaningStats()
     for direction in dict.fromkeys(direction for direction, _ in sample):
         of_direction = [pair for other, pair in sample if other == direction]
@@ -187,4 +194,14 @@ def _sample(
         targets += target
     if sample and not sources:
         raise nothing_left(stats.dropped)
-    return sources, targets
+    if not config.vocab_size:
+        number = sum(
+            min(count * min(1, corpus.weight), corpus.max_pairs or count)
+            for count, corpus in zip(counts, config.corpora, strict=True)
+        )
+        config = replace(config, vocab_size=vocab_size_for(round(number)))
+        say(
+            f"vocab_size: {config.vocab_size:,}, for {round(number):,} training pairs; another "
+            "size: --vocab-size"
+        )
+    return sources, targets, config

@@ -22,9 +22,10 @@ from nmt.subwords.casing import MARKS, in_lower_case, in_upper_case
 class SubwordTraining:
     """Settings for learning a subword model."""
 
-    vocab_size: int = 32000
+    vocab_size: int = 0
     """Number of token ids, including the four special ids; the size of each vocabulary if source
-    and target have separate ones."""
+    and target have separate ones. 0 takes 2,000 below 20,000 training pairs, 8,000 below
+    100,000, 10,000 below a million, else 32,000."""
 
     model_type: Literal["bpe", "unigram"] = "bpe"
     """Kind of subwords: bpe, as in the paper (section 5.1), or unigram, which learns more slowly
@@ -56,9 +57,9 @@ class SubwordTraining:
     """Random seed of the sample from which subwords are learned, and of samples of corpora."""
 
     def __post_init__(self) -> None:
-        if self.vocab_size <= len(SPECIAL_PIECES):
+        if self.vocab_size and self.vocab_size <= len(SPECIAL_PIECES):
             raise ValueError(
-                f"vocab_size must be more than the {len(SPECIAL_PIECES)} special pieces, "
+                f"vocab_size must be 0 or more than the {len(SPECIAL_PIECES)} special pieces, "
                 f"not {self.vocab_size}"
             )
         if self.subword_sample < 1:
@@ -91,6 +92,15 @@ class SubwordTraining:
         return [symbol.replace(" ", SPACE) for symbol in self.user_defined_symbols]
 
 
+def vocab_size_for(pairs: int) -> int:
+    """Return the number of subwords for a number of training pairs.
+
+    Rare subwords are never learned (Sennrich and Zhang 2019); 32,000 as in the paper.
+    """
+    sizes = {20_000: 2000, 100_000: 8000, 1_000_000: 10_000}
+    return next((size for below, size in sizes.items() if pairs < below), 32_000)
+
+
 def train_subwords(
     sentences: Iterable[str],
     training: SubwordTraining,
@@ -101,7 +111,7 @@ def train_subwords(
 
     Args:
         sentences: text to learn from.
-        training: settings.
+        training: settings, with the size of the vocabulary.
         present: number of existing pieces, for messages about the size.
         tags: pieces that no text spells.
 

@@ -106,7 +106,7 @@ def _preprocess(options: Options, draft: Draft) -> None:
     sizes = [options.number(name, default=-1) for name in ("--nwordssrc", "--nwordstgt")]
     draft.set_vocabulary(*(size for size in sizes if size > 0))
     if max(sizes) <= 0:
-        draft.note("vocab_size: fairseq takes every subword of the text, nmt its default of 32000")
+        draft.note("vocab_size: fairseq takes every subword of the text, nmt as many as suit it")
     draft.set(preprocess__output_dir=options.text("--destdir") or None)
     for name, key in (("--validpref", "valid"), ("--testpref", "test")):
         prefix, *others = options.text(name).split(",")

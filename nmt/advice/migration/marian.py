@@ -141,7 +141,7 @@ def _corpora(options: Options, draft: Draft) -> None:
     if vocabularies:
         is_text = all(str(path).endswith(".spm") for path in vocabularies)
         advice = "" if is_text else "; give the text without BPE"
-        size = "" if any(sizes) else ", 32000 by default"
+        size = "" if any(sizes) else ", as many as suit the text"
         draft.note(
             f"--vocabs {' '.join(map(str, vocabularies))}: nmt learns subwords itself{size}{advice}"
         )

@@ -129,8 +129,7 @@ class ControlCharacters(Rewriting):
 class Punctuation(Rewriting):
     """Replaces typographic quotes, dashes, dots and spaces, and wide forms, by ASCII characters.
 
-    Similar to Moses's normalize-punctuation.perl, but replaces single characters, and in every
-    language alike.
+    Similar to Moses's normalize-punctuation.perl, in every language alike.
     """
 
     def rewrite(self, text: str) -> str:
@@ -361,7 +360,7 @@ class Numbers(Filtering):
 
     Separators of thousands do not count (1,000 and 1.000 and 1000 are equal), nor do leading zeros,
     nor in which script the digits are. A separator of decimals ends a number, so 1.5 and 1,5 are
-    both the numbers 1 and 5; 12/31/2020 and 31.12.2020 are the same three numbers.
+    both the numbers 1 and 5.
     """
 
     max_word: int = 12
