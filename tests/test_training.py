@@ -518,7 +518,9 @@ def test_a_sign_of_life_is_given_where_no_report_was_for_long(
         for update, seconds in ((1, 59.0), (2, 2.0), (3, 58.0), (4, 3.0)):
             now += seconds
             report.advance(update, now)
-    assert capsys.readouterr().err == "update 2/900 is done\nupdate 4/900 is done\n"
+    assert capsys.readouterr().err == (
+        "update 2/900 is done, 0% of the training\nupdate 4/900 is done, 0% of the training\n"
+    )
     assert not (tmp_path / "log.jsonl").exists()
 
 
@@ -663,10 +665,27 @@ def test_the_panel_and_the_time_to_go_begin_with_training_and_agree(
         report.validation(30, {"bleu": 12.5}, best=True)
         report.validation(30, {"bleu": 11.0}, best=False)
     bar, validation, best, *_ = screen.getvalue().rpartition("updates")[2].splitlines()
-    assert "30/40 | 0:01:40 | to go 0:00:50" in bar
+    assert "30/40 | 75% | 0:01:40 | to go 0:00:50" in bar
     assert "update 30 | bleu 11.000" in validation
     assert "update 30 | bleu 12.500" in best
     assert "1:01:40" not in screen.getvalue()
+
+
+@for_each(
+    ("max_updates", "max_seconds", "shown", "share"),
+    [
+        (40, math.inf, "20/40", 0.5),
+        (40, 400.0, "20/40", 0.5),
+        (1_000, 200.0, "20", 0.5),
+        (1_000, 90.0, "20", 1.0),
+    ],
+)
+def test_progress_follows_the_limit_that_ends_training_first(
+    tmp_path: Path, max_updates: int, max_seconds: float, shown: str, share: float
+) -> None:
+    report = TrainingReport(tmp_path / "log.jsonl", max_updates, 0, True, max_seconds)
+    assert report.share_done(20, 100.0) == share
+    assert report._shown(20, 100.0) == shown
 
 
 @for_each("values", [[1.0], [2.0, 2.0], [3.0, 1.0, 2.0], [0.1 * n for n in range(99)]])

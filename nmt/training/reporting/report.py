@@ -173,7 +173,7 @@ class TrainingReport:
         """Start the clock for time to go, and the panel at a terminal that can show it."""
         self.started = self.spoke = time.monotonic()
         if not self.quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-            self.panel = ProgressPanel(self.max_updates, self.first)
+            self.panel = ProgressPanel()
             self.panel.start()
 
     def to_go(self, update: int, seconds: float) -> timedelta:
@@ -187,9 +187,21 @@ class TrainingReport:
         """Show one more update: on the panel, or as a line after a long silence."""
         if self.panel:
             elapsed = duration(time.monotonic() - self.started)
-            self.panel.advance(update, f" | {elapsed} | to go {self.to_go(update, seconds)}")
+            times = f"{elapsed} | to go {self.to_go(update, seconds)}"
+            done = self.share_done(update, seconds)
+            self.panel.advance(done, f"{self._shown(update, seconds)} | {done:.0%} | {times}")
         elif time.monotonic() - self.spoke >= SILENCE:
-            self.say(f"update {update}/{self.max_updates} is done")
+            done = self.share_done(update, seconds)
+            self.say(f"update {self._shown(update, seconds)} is done, {done:.0%} of the training")
+
+    def share_done(self, update: int, seconds: float) -> float:
+        """Return the share of the training that is done, by the limit that ends it first."""
+        return min(1.0, max(update / self.max_updates, seconds / self.max_seconds))
+
+    def _shown(self, update: int, seconds: float) -> str:
+        """Return the number of an update, and the number of the last one unless time ends first."""
+        by_updates = update / self.max_updates >= seconds / self.max_seconds
+        return f"{update:,}/{self.max_updates:,}" if by_updates else f"{update:,}"
 
     def record(self, kind: str, values: dict[str, object]) -> None:
         """Append a JSON record with the time of day, and pass it to the loggers."""
@@ -249,7 +261,7 @@ class TrainingReport:
         reward = "" if record.reward is None else f"reward {record.reward:.4f} | "
         guided = "" if record.alignment is None else f"alignment {record.alignment:.3f} | "
         self.note(
-            f"epoch {record.epoch} | update {record.update}/{self.max_updates} | "
+            f"epoch {record.epoch} | update {self._shown(record.update, record.seconds)} | "
             f"loss {record.loss:.3f} | {reward}{guided}ppl {record.perplexity:.2f} | "
             f"lr {record.lr:.2e} | grad norm {record.grad_norm:.2f} | "
             f"{record.target_tokens_per_second:,.0f} target tokens/s | "
@@ -343,16 +355,10 @@ PAUSE = 0.1
 class ProgressPanel:
     """Progress, the curve of the training loss, and the last and the best validation."""
 
-    def __init__(self, last: int, done: int) -> None:
-        """Prepare a panel on stderr.
-
-        Args:
-            last: number of the last update.
-            done: updates already done.
-        """
-        self.last = last
-        self.update = done
-        self.times = ""
+    def __init__(self) -> None:
+        """Prepare a panel on stderr."""
+        self.done = 0.0
+        self.progress = ""
         self.losses: list[float] = []
         self.validations: dict[str, str] = {}
         self.drawn = 0.0
@@ -376,9 +382,9 @@ class ProgressPanel:
         with surviving_stderr():
             self.live.stop()
 
-    def advance(self, update: int, times: str) -> None:
-        """Show that an update is done; `times` says how long it took and will take."""
-        self.update, self.times = update, times
+    def advance(self, done: float, progress: str) -> None:
+        """Show the share of the training that is done, and the progress in words."""
+        self.done, self.progress = done, progress
         # Drawing at each update would slow small models down.
         if time.monotonic() - self.drawn >= PAUSE:
             with surviving_stderr():
@@ -402,8 +408,8 @@ class ProgressPanel:
 
     def _table(self) -> Table:
         table = Table.grid(padding=(0, 2))
-        bar = ProgressBar(total=self.last, completed=self.update, width=CURVE_WIDTH)
-        table.add_row("updates", _beside(bar, f"{self.update:,}/{self.last:,}{self.times}"))
+        bar = ProgressBar(total=1.0, completed=self.done, width=CURVE_WIDTH)
+        table.add_row("updates", _beside(bar, self.progress))
         if self.losses:
             curve = sparkline(self.losses, CURVE_WIDTH).ljust(CURVE_WIDTH)
             table.add_row("loss", _beside(curve, f"{self.losses[-1]:.3f}"))
