@@ -121,6 +121,26 @@ def test_a_compressed_file_is_read_as_a_plain_one(tmp_path: Path) -> None:
             assert read(Lines.open(path)) == ["ä", "", "b"]
 
 
+@for_each(
+    ("content", "count"),
+    [(b"", 0), (b"a", 1), (b"a\nb\n", 2), (b"a\n\nb", 3), (b"x\n" * 2**20, 2**20)],
+)
+def test_lines_are_counted_before_they_are_read(tmp_path: Path, content: bytes, count: int) -> None:
+    for suffix, compress in {"": bytes, ".gz": gzip.compress}.items():
+        path = tmp_path / f"a{suffix}"
+        path.write_bytes(compress(content))
+        lines = Lines.open(path)
+        assert lines.count() == count
+        assert len(lines.read()) == count
+
+
+def test_lines_that_cannot_be_read_twice_are_not_counted() -> None:
+    reading, writing = os.pipe()
+    os.close(writing)
+    assert Lines(os.fdopen(reading, "rb"), "pipe").count() is None
+    assert Lines.open(Path("/dev/zero")).count() is None
+
+
 @pytest.mark.parametrize(
     "damage",
     [lambda data: data[:-20], lambda data: b"", lambda data: bytes(len(data) // 4 * 4)],

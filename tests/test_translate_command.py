@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import random
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -413,12 +415,16 @@ class Upper:
         self.config = SearchConfig(window=2)
         self.counts = Counts()
         self.losing = losing
+        self.on_sentence: Callable[[], object] | None = None
 
     def in_documents(self, blocks: Iterable[list[str]]) -> Iterable[list[str]]:
         return blocks
 
     def translate(self, lines: list[str]) -> Iterator[str]:
-        yield from (line.upper() for line in lines[self.losing :])
+        for line in lines[self.losing :]:
+            if self.on_sentence:
+                self.on_sentence()
+            yield line.upper()
 
 
 def stream(text: bytes) -> Lines:
@@ -506,6 +512,20 @@ def test_progress_is_shown_on_a_terminal_that_results_are_not_written_to(
     assert "lines/s" in said[0]
     assert ["lines/s" in it for it in said] == [True, False, False]
     assert all("translated 3 lines in" in it for it in said)
+
+
+def test_progress_moves_with_every_line_to_the_number_of_lines_of_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "text").write_text("a\nb\nc\nd\ne\n")
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
+    monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)
+    monkeypatch.setattr("tqdm.std.time", partial(next, itertools.count()))  # a second a call
+    upper = Upper()
+    upper.config = SearchConfig(window=4)
+    translate_stream(upper, Lines.open(tmp_path / "text"), io.BytesIO(), World())  # type: ignore[arg-type]
+    shown = re.findall(r"\d/5", terminal.getvalue())
+    assert [*dict.fromkeys(shown)] == ["0/5", "1/5", "2/5", "3/5", "4/5", "5/5"]
 
 
 def test_beginnings_and_phrases_come_from_files_line_by_line(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, TypeVar
@@ -67,6 +67,7 @@ class LineTranslator(ABC):
         languages: source and target language.
         counts: what was translated so far, also by the translators of other languages of the model.
         engine: the engine that searches; chosen by "auto", with the reason or the export.
+        on_sentence: called after the search of each sentence, to show progress; None for nothing.
     """
 
     engine = "nmt"
@@ -78,6 +79,7 @@ class LineTranslator(ABC):
         self.config = config.for_language(languages[1])
         self.languages = languages
         self.counts = Counts()
+        self.on_sentence: Callable[[], object] | None = None
         self._general = subwords, config, languages
         self._chosen_source: str | None = None
         self._by_target: dict[str | None, Any] = {}
@@ -292,6 +294,8 @@ class LineTranslator(ABC):
                 results[at] = hypotheses
                 best = hypotheses[0]
                 self.counts.target_tokens += len(best.tokens) + best.finished
+                if self.on_sentence:
+                    self.on_sentence()
         return results
 
     def find_distinct(

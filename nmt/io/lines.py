@@ -74,6 +74,18 @@ class Lines:
         """Return whether the stream is a terminal."""
         return self._stream.isatty()
 
+    def count(self) -> int | None:
+        """Return the number of lines before any is read; None if they cannot be read twice."""
+        if not (self._is_file() and self._stream.seekable()):
+            return None
+        start, lines, last = self._stream.tell(), 0, b"\n"
+        with named_damage(Path(self.name)):
+            while block := self._stream.read(1 << 20):
+                lines += block.count(b"\n")
+                last = block[-1:]
+            self._stream.seek(start)
+        return lines + (last != b"\n")
+
     def read(self) -> list[str]:
         """Return all lines."""
         return self._decode(list(self._raw()), 1)
@@ -93,8 +105,7 @@ class Lines:
         invalid UTF-8 are yielded before the error.
         """
         # A pipe gives lines when they come, and somebody may wait for their translation.
-        is_file = stat.S_ISREG(os.fstat(self._stream.fileno()).st_mode)
-        blocks = self._raw_blocks(most) if is_file else _arriving(self._raw(), most)
+        blocks = self._raw_blocks(most) if self._is_file() else _arriving(self._raw(), most)
         first = 1
         for block in blocks:
             if first == 1:
@@ -107,6 +118,9 @@ class Lines:
                 raise
             yield lines
             first += len(block)
+
+    def _is_file(self) -> bool:
+        return stat.S_ISREG(os.fstat(self._stream.fileno()).st_mode)
 
     def _raw(self) -> Iterator[bytes]:
         """Yield the undecoded lines, each with its line feed (except perhaps the last)."""

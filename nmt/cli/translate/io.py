@@ -114,6 +114,13 @@ def translate_stream(
     if source.is_typed and world.is_main:
         say("ready; type a line to translate, and Ctrl-D at the end")
     with _progress(source, target, world) as bar:
+
+        def advance() -> None:
+            # A line may have several sentences; the last of a block is counted when it is written.
+            if bar.n < lines - 1:
+                bar.update()
+
+        translator.on_sentence = advance
         for block in _shared(source, translator, world):
             start = time.monotonic()
             numbers = range(lines + world.rank, lines + len(block), world.size)
@@ -127,7 +134,7 @@ def translate_stream(
                 target.writelines(text.encode() + b"\n" for text in texts)
                 target.flush()
             written += len(texts)
-            bar.update(len(texts))
+            bar.update(written - bar.n)
             seconds += time.monotonic() - start
     if written != lines:
         raise NmtError(
@@ -146,7 +153,13 @@ def _progress(source: Lines | Requests, target: IO[bytes], world: World) -> tqdm
     from tqdm import tqdm
 
     return tqdm(
-        unit=" lines", file=sys.stderr, dynamic_ncols=True, leave=False, disable=not is_shown
+        total=source.count() if is_shown else None,
+        unit=" lines",
+        miniters=1,
+        file=sys.stderr,
+        dynamic_ncols=True,
+        leave=False,
+        disable=not is_shown,
     )
 
 
@@ -313,6 +326,10 @@ class Requests:
     def is_typed(self) -> bool:
         """Whether a person types the lines at a terminal."""
         return self._lines.is_typed
+
+    def count(self) -> int | None:
+        """Return the number of lines before any is read; None if they cannot be read twice."""
+        return self._lines.count()
 
     def configure(self, config: SearchConfig, has_context: bool = True) -> None:
         """Set the settings of the search, which requests may override.
