@@ -8,9 +8,10 @@ def main() -> None:
     from nmt.cli.interruption import end_at_interrupt
 
     end_at_interrupt()
-    from nmt.runtime.machine import keep_threads_within_limit
+    from nmt.runtime.machine import keep_threads_within_limit, let_waiting_threads_sleep
 
     keep_threads_within_limit()
+    let_waiting_threads_sleep()
     from nmt.cli.app import main as run
 
     run()

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import nmt as package
-from nmt.cli.translate.command import _num_workers
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import metrics
 from nmt.inference import Execution, engines
@@ -190,7 +188,11 @@ def test_workers_that_a_device_does_not_take_are_refused_as_by_the_command(
         package.Translator(trained, workers=2, device="cuda")
     with pytest.raises(NmtError, match=refusal):
         Execution(workers=2, device="cuda")
-    assert _num_workers(None, torch.device("cuda")) == 1
+    several = r"^workers 2, threads 2: each of several workers has one thread; set either workers "
+    with pytest.raises(NmtError, match=several):
+        package.Translator(trained, workers=2, threads=2, device="cpu")
+    with pytest.raises(NmtError, match=r"^threads 0: must be at least 1$"):
+        package.Translator(trained, threads=0, device="cpu")
 
 
 def test_a_precision_that_is_slow_here_is_a_warning(

@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from nmt.runtime import machine
-from nmt.runtime.machine import core_limit, host_memory, keep_threads_within_limit, memory_limit
+from nmt.runtime.machine import (
+    core_limit,
+    host_memory,
+    keep_threads_within_limit,
+    let_waiting_threads_sleep,
+    memory_limit,
+)
 from nmt.runtime.processes import available_cores
 
 GIB = 1 << 30
@@ -102,3 +108,21 @@ def test_torch_gets_a_thread_for_each_core_of_the_limit_and_a_part_of_one(
     monkeypatch.delenv("OMP_NUM_THREADS")
     keep_threads_within_limit()
     assert os.environ["OMP_NUM_THREADS"] == "3"
+
+
+def test_waiting_threads_sleep_soon_unless_the_user_says_how_they_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for given, spins in (
+        ({}, "1000"),
+        ({"GOMP_SPINCOUNT": "7"}, "7"),
+        ({"OMP_WAIT_POLICY": "active"}, None),
+    ):
+        with monkeypatch.context() as patch:
+            for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+                patch.setenv(name, "")  # so that the context restores it
+                patch.delenv(name)
+            for name, value in given.items():
+                patch.setenv(name, value)
+            let_waiting_threads_sleep()
+            assert os.environ.get("GOMP_SPINCOUNT") == spins

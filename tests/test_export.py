@@ -360,6 +360,30 @@ def test_a_precision_that_ctranslate2_has_not_here_is_refused(
         CTranslate2Translator(exported, config, Execution(precision="fp16"))
 
 
+@needs_ctranslate2
+def test_decoders_of_ctranslate2_have_one_thread_each_and_threads_belong_to_one_decoder(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported = export_run(trained, export_formats["ctranslate2"], "fp32", tmp_path / "exported")
+    config = build(SearchConfig, {"strategy": "greedy"}, "search")
+    monkeypatch.setattr("nmt.inference.ctranslate2.available_cores", lambda: 5)
+    asked: list[tuple[int, int]] = []
+
+    def note(*_: object, inter_threads: int, intra_threads: int, **__: object) -> None:
+        asked.append((inter_threads, intra_threads))
+
+    monkeypatch.setattr("ctranslate2.Translator", note)
+    for execution in (
+        Execution(workers=3, threads=1),
+        Execution(workers=1, threads=1),
+        Execution(threads=2),
+        Execution(workers=3),
+        Execution(),
+    ):
+        assert CTranslate2Translator(exported, config, execution)._model.translator is None
+    assert asked == [(3, 1), (1, 1), (1, 2), (3, 1), (1, 5)]
+
+
 def test_without_ctranslate2_the_remedy_is_named(
     trained: Path, tmp_path: Path, nmt: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

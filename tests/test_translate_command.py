@@ -188,6 +188,45 @@ def test_any_number_of_workers_gives_the_same(run: Path, tmp_path: Path, flags: 
     assert invoke(run, tmp_path, text, *flags) == expected(run, LINES * 3)
 
 
+@pytest.mark.parametrize(
+    ("flags", "workers", "threads"),
+    [
+        ((), 5, 1),
+        (("--workers", "1"), 1, 1),
+        (("--workers", "3"), 3, 1),
+        (("--threads", "3"), 1, 3),
+    ],
+)
+def test_a_worker_has_one_thread_and_threads_belong_to_one_process(
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: tuple[str, ...],
+    workers: int,
+    threads: int,
+) -> None:
+    monkeypatch.setattr("nmt.runtime.processes.available_cores", lambda: 5)
+    counts = []
+    search = Translator._search_batch
+
+    def note(self: Translator, batch: Any) -> Any:
+        counts.append((self._workers.count, torch.get_num_threads()))
+        return search(self, batch)
+
+    monkeypatch.setattr(Translator, "_search_batch", note)
+    before = torch.get_num_threads()
+    try:
+        assert invoke(run, tmp_path, b"the cat", *flags) == expected(run, ["the cat"])
+    finally:
+        torch.set_num_threads(before)
+    assert counts[0] == (workers, threads)
+
+
+def test_workers_and_threads_are_not_given_together(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        invoke(run, tmp_path, b"a", "--workers", "1", "--threads", "2")
+
+
 @pytest.mark.parametrize("count", [150, pytest.param(1000, marks=pytest.mark.full)])
 def test_many_lines_give_what_each_of_them_gives_alone(run: Path, count: int) -> None:
     draw = random.Random(5)

@@ -22,7 +22,7 @@ from nmt.errors import NmtError, install
 from nmt.messages import say, warn
 
 if TYPE_CHECKING:
-    from nmt.inference import LineTranslator
+    from nmt.inference import Execution, LineTranslator
 
 EXAMPLE = "Example: nmt serve --model runs/en-de --model runs/de-en"
 
@@ -128,7 +128,8 @@ Workers = Annotated[
     typer.Option(
         metavar="N",
         min=1,
-        help="Processes that translate, each with one thread.  [default: one per core of a CPU]",
+        help="Processes of one thread each that translate (with CTranslate2, parallel decoders).  "
+        "[default: one per core of a CPU, 1 on a GPU]",
         show_default=False,
         rich_help_panel=SPEED,
     ),
@@ -176,7 +177,10 @@ def serve(
     LibreTranslate's interface, and an interface for lines.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it waits until the server is ready
+    from nmt.inference import Execution
+    from nmt.runtime.distributed import pick_device
     from nmt.runtime.machine import keep_few_kernels
+    from nmt.runtime.processes import available_cores
 
     try:
         from nmt.serve.limits import Keys, Limits
@@ -193,8 +197,17 @@ def serve(
     keys = Keys(api_keys)
     recipe = settings.load()  # imports the plugins, which the models may need
     groups = _groups(model) or [[default_run(recipe)]]
-    load = _loader(groups, settings, device, engine, precision, shortlist)
-    service = Service(Models(load, workers), limits, keys, batch_lines)
+    place = pick_device(device)
+    on_cpu = place == "cpu"
+    execution = Execution(
+        device=place,
+        precision=number_format(precision),
+        workers=workers or (available_cores() if on_cpu else 1),
+        threads=1 if on_cpu else None,
+        shortlist=shortlist,
+    )
+    models = Models(_loader(groups, settings, engine, execution), execution.workers)
+    service = Service(models, limits, keys, batch_lines)
     run(service, host, port, allow_origin or (), log_requests, allow_host or ())
 
 
@@ -206,19 +219,11 @@ def _groups(models: list[Path] | None) -> list[list[Path]]:
 def _loader(
     groups: list[list[Path]],
     settings: RecipeSettings,
-    device: str,
     engine: str,
-    precision: str,
-    shortlist: bool,
+    execution: Execution,
 ) -> Callable[[], list[LineTranslator]]:
     """Return a function that loads the models anew."""
-    from nmt.inference import Execution
     from nmt.inference.engines import pick_engine, recipe_of
-    from nmt.runtime.distributed import pick_device
-
-    checked, place = number_format(precision), pick_device(device)
-    # A process has one thread; several share the cores.
-    execution = Execution(device=place, precision=checked, threads=1, shortlist=shortlist)
 
     def load_one(paths: list[Path]) -> LineTranslator:
         """Return the translator of a model or an ensemble."""

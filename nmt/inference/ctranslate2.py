@@ -91,6 +91,10 @@ class CTranslate2Translator(LineTranslator):
         """Whether processes that are forked can translate: each loads the model anew."""
         return self._model.kind == "cpu"
 
+    def search_alone(self) -> None:
+        """Search batches one after another; loads no model."""
+        self._model.workers = 1
+
     @property
     def own(self) -> LineTranslator:
         """The translator of the same model, for the same direction, in this package.
@@ -360,7 +364,7 @@ class _Model:
         export.check_files()
         with _one_line(export):
             check_vocabularies(export)
-        self._export, self._workers, self._threads = export, execution.workers, execution.threads
+        self._export, self.workers, self._threads = export, execution.workers, execution.threads
         self._of_process: tuple[int, Any] = (0, None)
 
     @property
@@ -382,8 +386,8 @@ class _Model:
                 device=self.kind,
                 device_index=self._index,
                 compute_type=self._compute_type,
-                inter_threads=self._workers,
-                intra_threads=self._threads or (1 if self._workers > 1 else available_cores()),
+                inter_threads=self.workers,
+                intra_threads=self._threads or (1 if self.workers > 1 else available_cores()),
                 max_queued_batches=-1,
             )
         if threads:  # CTranslate2 changes OpenMP's threads, which torch shares

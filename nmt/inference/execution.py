@@ -15,7 +15,8 @@ class Execution:
     """Settings for running a model; :class:`SearchConfig` holds the settings of the search.
 
     Raises:
-        NmtError: the precision is unknown, or there are fewer than 1 workers, or several on a GPU.
+        NmtError: the precision is unknown, or there are fewer than 1 workers or threads, several
+            workers on a GPU, or several workers of several threads.
     """
 
     device: str = "cpu"
@@ -26,8 +27,12 @@ class Execution:
     summed in float32."""
 
     workers: int = 1
-    """Processes of one thread each (with CTranslate2, threads) that share the batches, on a CPU;
-    with 1, all threads compute one batch at a time."""
+    """Processes of one thread each (with CTranslate2, parallel decoders) that share the batches, on
+    a CPU."""
+
+    threads: int | None = None
+    """Threads that compute each batch, with a single worker; None leaves the number as it is (with
+    CTranslate2, one per core)."""
 
     threads: int | None = None
     """Threads of each process; None for one with several workers, else one for each core."""
@@ -48,6 +53,13 @@ class Execution:
             raise NmtError(f"threads {self.threads}: must be at least 1")
         if self.workers > 1 and self.kind != "cpu":
             raise NmtError(f"workers {self.workers}: several processes on one GPU; use torchrun")
+        if self.threads is not None and self.threads < 1:
+            raise NmtError(f"threads {self.threads}: must be at least 1")
+        if self.workers > 1 and (self.threads or 1) > 1:
+            raise NmtError(
+                f"workers {self.workers}, threads {self.threads}: each of several workers has one "
+                "thread; set either workers or threads"
+            )
 
     @property
     def kind(self) -> str:

@@ -384,6 +384,10 @@ class LineTranslator(ABC):
     def survives_fork(self) -> bool:
         """Whether processes that are forked from this one can translate."""
 
+    @abstractmethod
+    def search_alone(self) -> None:
+        """Search all batches in this process, which may be a worker itself."""
+
     @property
     def own(self) -> LineTranslator:
         """The translator of the same model in this package, whose engine can do everything."""

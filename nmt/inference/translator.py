@@ -77,6 +77,8 @@ class Translator(LineTranslator):
         self.device = torch.device(execution.device)
         self.shortlister = shortlister
         self._workers = Workers(self._search_batch, execution.workers)
+        if execution.threads:
+            torch.set_num_threads(execution.threads)
         # On a CPU `inference_mode` takes a tenth off the time of one sentence. But a model that
         # keeps inference tensors cannot be trained afterwards; a converted model never is.
         can_be_trained = any(parameter.requires_grad for parameter in model.parameters())
@@ -87,6 +89,10 @@ class Translator(LineTranslator):
     def survives_fork(self) -> bool:
         """Whether processes that are forked can translate: they share the weights on a CPU."""
         return self.device.type == "cpu"
+
+    def search_alone(self) -> None:
+        """Search all batches in this process, which may be a worker itself."""
+        self._workers.count = 1
 
     def find(
         self, sentences: dict[int, Sentence], count: int = 1

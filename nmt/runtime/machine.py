@@ -118,6 +118,16 @@ def keep_threads_within_limit() -> None:
         os.environ.setdefault("OMP_NUM_THREADS", str(math.ceil(limit)))
 
 
+def let_waiting_threads_sleep() -> None:
+    """Let a thread that waits for torch's other threads sleep soon; call before torch's import.
+
+    By default it spins for milliseconds first. On a busy machine it thus keeps the core that the
+    thread needs for which it waits. `OMP_WAIT_POLICY` has precedence, if it is set.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+
 def _groups(controller: str) -> Iterator[Path]:
     """Yield the directories of this process's groups and their parent groups, of both versions.
 

@@ -10,7 +10,6 @@ from functools import partial
 
 from nmt.errors import NmtError
 from nmt.inference import LineTranslator, SearchConfig
-from nmt.runtime.processes import available_cores
 from nmt.serve.workers import BatchTranslator, Fields, LineBatch, Pair, Processes
 
 Load = Callable[[], Sequence[LineTranslator]]
@@ -23,18 +22,18 @@ class Models:
     thread instead.
     """
 
-    def __init__(self, load: Load, processes: int | None = None) -> None:
+    def __init__(self, load: Load, processes: int) -> None:
         """Load the models and start the processes.
 
         Args:
             load: returns a translator for each pair of languages.
-            processes: number of processes; None for one per core.
+            processes: number of processes, or of CTranslate2's decoders.
 
         Raises:
             NmtError: a model cannot be loaded, or two models have the same languages.
         """
         self._load = load
-        self._wanted = processes or available_cores()
+        self._wanted = processes
         self._running = self._start()
 
     async def reload(self) -> None:
@@ -88,11 +87,13 @@ class Models:
                 )
             by_pair[translator.languages] = translator
         can_fork = all(one.survives_fork for one in by_pair.values())
+        for one in by_pair.values() if can_fork else ():
+            one.search_alone()
         return _Running(by_pair, self._wanted if can_fork else 1, can_fork)
 
 
 class _Running:
-    """Loaded models with their processes, or their thread."""
+    """Loaded models with their processes, or their threads."""
 
     def __init__(self, by_pair: dict[Pair, LineTranslator], processes: int, can_fork: bool) -> None:
         self.pairs = list(by_pair)

@@ -218,8 +218,20 @@ Workers = Annotated[
     typer.Option(
         metavar="N",
         min=1,
-        help="Processes that share the batches, each with one thread; 1 for one process with all "
-        "threads.  [default: one per core of a CPU, 1 on a GPU]",
+        help="Processes of one thread each that share the batches (with CTranslate2, parallel "
+        "decoders).  [default: one per core of a CPU, 1 on a GPU]",
+        show_default=False,
+        rich_help_panel=SPEED,
+    ),
+]
+
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Instead of --workers: threads of a single process, which compute each batch "
+        "together.  [default: one per core for typed lines, else 1]",
         show_default=False,
         rich_help_panel=SPEED,
     ),
@@ -279,6 +291,7 @@ def translate(
     shortlist: Shortlist = False,
     compile: Compile = False,
     workers: Workers = None,
+    threads: Threads = None,
 ) -> None:
     """Translate text, line by line.
 
@@ -287,6 +300,7 @@ def translate(
     """
     requirements = json_input or prefix or require or avoid
     _check_form(as_json, alignments, alignment_unit, markup, requirements or n_best or as_json)
+    _refuse(workers and threads, "give either --workers, of one thread each, or --threads")
     lines = _requests(text, input_, json_input, prefix, require, avoid)
     check_output(output, *lines.paths)
     from nmt.runtime.distributed import join
@@ -298,14 +312,17 @@ def translate(
     with join(device, WAIT_MINUTES) as world, writer(output, world.is_main, keeps) as target:
         from nmt.inference import Execution
         from nmt.inference.engines import recipe_of
+        from nmt.runtime.processes import available_cores
 
         models = model or [default_run(recipe)]
-        count = _num_workers(workers or (1 if lines.is_typed else None), world.place)
+        if lines.is_typed and not workers:
+            threads = threads or available_cores()  # a line alone has no batches to share
+        on_cpu = world.place == "cpu"
         execution = Execution(
             device=world.place,
             precision=number_format(precision),
-            workers=count,
-            threads=1 if count > 1 else None,
+            workers=workers or (available_cores() if on_cpu and not threads else 1),
+            threads=threads or (1 if on_cpu else None),
             shortlist=shortlist,
             compile=compile,
         )
@@ -380,10 +397,3 @@ def _refuse(is_wrong: object, message: str) -> None:
     """Refuse flags that do not go together."""
     if is_wrong:
         raise typer.BadParameter(message)
-
-
-def _num_workers(wanted: int | None, device: str) -> int:
-    """Return the number of processes that share the batches."""
-    from nmt.runtime.processes import available_cores
-
-    return wanted or (available_cores() if device == "cpu" else 1)
