@@ -104,7 +104,7 @@ class Unicode(Rewriting):
     """Brings characters that have several spellings into one form."""
 
     form: Literal["NFC", "NFKC"] = "NFC"
-    """NFC composes letters and accents; NFKC also replaces ligatures, wide forms and the like."""
+    """NFC composes letters and accents; NFKC also replaces ligatures and wide forms."""
 
     def rewrite(self, text: str) -> str:
         """Return the text in the normal form."""
@@ -127,7 +127,7 @@ class ControlCharacters(Rewriting):
 @steps.register("punctuation")
 @dataclass(frozen=True, kw_only=True)
 class Punctuation(Rewriting):
-    """Replaces typographic quotes, dashes, dots and spaces, and wide forms, by ASCII characters.
+    """Replaces typographic quotes, dashes, dots, spaces and wide forms by ASCII characters.
 
     Similar to Moses's normalize-punctuation.perl, in every language alike.
     """
@@ -167,7 +167,7 @@ class Length(Filtering):
     """Drops pairs by their length before subwords."""
 
     unit: Literal["words", "characters"] = "words"
-    """Unit of length: words between spaces, or characters. In a script without spaces between
+    """Words between spaces, or characters. In a script without spaces between
     words, such as Chinese, each character is a word."""
     min: int = 1
     """Pairs with a shorter side are dropped."""
@@ -213,7 +213,7 @@ class Script(Filtering):
     """Scripts of the target; by default the scripts of the target language."""
     min_share: float = 0.5
     """At least this share of a side's letters must be of its scripts; a side without letters
-    passes. Letters that belong to no script, such as letters of formulas, are not counted."""
+    passes. Letters of no script, as in formulas, are not counted."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_share <= 1:
@@ -248,7 +248,7 @@ class Script(Filtering):
 class HeldOut(Filtering):
     """Drops pairs with a side that is a line of the validation or test set, in either language.
 
-    Lines are compared after rewriting, so ``held_out`` must stand after all rewriting steps.
+    ``held_out`` must stand after all rewriting steps.
     """
 
     min_words: int = 1
@@ -399,9 +399,9 @@ NO_LANGUAGE = "zxx"
 @steps.register("language")
 @dataclass(frozen=True, kw_only=True)
 class Language(Filtering):
-    """Drops pairs with a side that is most likely in a wrong language.
+    """Drops pairs with a side that is likely in a wrong language.
 
-    py3langid (``pip install 'nmt-toolkit[language]'``) tells the language of each side by itself.
+    py3langid (``pip install 'nmt-toolkit[language]'``) tells the language of each side.
     Short text is kept, because its language is rarely certain, and so is text in no language, such
     as numbers and addresses.
     """
