@@ -547,7 +547,24 @@ def test_segmented_text_is_not_said_to_have_no_spaces(
         shown = nmt("init", "train", "-s", "en", "-t", "ja", "--dry-run").err
         assert ("subwords a sentence, Jpan, segmented\n" in shown) is is_segmented, shown
         assert ("no spaces between words" in shown) is not is_segmented
+        assert shown.count("nmt: warning: ") == is_segmented
         assert ("nmt: warning: the ja text is segmented: a model of" in shown) is is_segmented
+
+
+def test_a_text_of_many_characters_gets_a_vocabulary_for_them(
+    quick: None, nmt: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(advise, "target_tokens_per_second", lambda *_: 5000.0)
+    for language, first in {"en": "cat", "zh": ""}.items():
+        lines = [first or chr(0x4E00 + n) * 2 + chr(0x6E00 + n) for n in range(1500)]
+        Path(f"train.{language}").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    for split in ("valid", "test"):
+        for language in ("en", "zh"):
+            Path(f"{split}.{language}").write_text("one\n", encoding="utf-8")
+    shown = nmt("init", "train", "-s", "zh", "-t", "en", "--dry-run")
+    assert shown.status == 0, shown.err
+    assert yaml.safe_load(shown.out)["preprocess"]["vocab_size"] > 3000
+    assert "the text has too many characters for 2,000" in shown.out
 
 
 def test_sigterm_leaves_no_temporary_files(

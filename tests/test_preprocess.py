@@ -855,6 +855,16 @@ def test_the_size_of_the_vocabulary_follows_the_size_of_the_corpus(here, monkeyp
     assert asked == [2000, 310, 8000, 2000, 2000]
 
 
+def test_a_default_size_that_the_text_does_not_allow_gives_way(here, capsys):
+    write(here / "corpus" / "many", [(chr(0x4E00 + n), chr(0x6E00 + n)) for n in range(1500)] * 3)
+    for name, least, most in (("train", 256, 2000), ("many", 3000, 9000)):
+        manifest = preprocess(config(vocab_size=0, train=[f"corpus/{name}"]))
+        said = re.findall(r"^vocab_size: ([\d,]+),", capsys.readouterr().err, re.MULTILINE)
+        assert said[0] == "2,000"
+        assert said[-1] == f"{manifest.source_vocabulary:,}"
+        assert least < manifest.source_vocabulary < most
+
+
 @for_each(
     ("pairs", "size"),
     [(1, 2000), (19_999, 2000), (20_000, 8000), (99_999, 8000), (900_000, 10_000), (10**7, 32_000)],

@@ -115,7 +115,9 @@ def advise(
             is_counted=text.is_counted,
             target_tokens=trial.mean_lengths[1],
             valid_pairs=pairs["valid"],
-            vocab_size=trial.vocab_size if text.is_whole else vocab_size_for(text.distinct),
+            vocab_size=trial.vocab_size
+            if text.is_whole
+            else max(trial.vocab_size, vocab_size_for(text.distinct)),
             byte_fallback=trial.byte_fallback or not text.is_whole,
         )
         origins = dict.fromkeys(new_sets, "set aside from train") | dict.fromkeys(given, "named")

@@ -15,7 +15,7 @@ import torch
 from nmt.advice.facts import Pair
 from nmt.data.dataset import Dataset
 from nmt.data.loader import prefetch
-from nmt.errors import NmtError, UnfinishedError
+from nmt.errors import UnfinishedError
 from nmt.models import ModelConfig
 from nmt.preprocess.binarize import preprocess
 from nmt.preprocess.config import PreprocessConfig
@@ -26,6 +26,7 @@ from nmt.runtime.distributed import World
 from nmt.runtime.machine import host_memory
 from nmt.runtime.precision import pick_precision
 from nmt.runtime.processes import available_cores
+from nmt.subwords.learning import VocabSizeError
 from nmt.subwords.subwords import Subwords
 from nmt.training.config import TrainConfig
 from nmt.training.trainer import Trainer
@@ -84,7 +85,8 @@ class Trial:
 
     dataset: Dataset
     vocab_size: int
-    """Number of subwords wanted; halved until the sample has enough text."""
+    """Number of subwords wanted; halved until the sample has enough text, or raised once to twice
+    as many as the characters need."""
     byte_fallback: bool
 
     @property
@@ -123,16 +125,21 @@ def make_trial(
     }
     values.pop("test", None)
     config = build(PreprocessConfig, values, "preprocess")
+    is_raised = False
     while True:
         config = replace(config, byte_fallback=config.vocab_size >= SMALLEST_WITH_BYTES)
         try:
-            preprocess(config)
+            preprocess(config, warns=False)
         except UnfinishedError as error:  # fewer subwords are no remedy for a full disk
             raise (error.__cause__ or error) from None
-        except NmtError:
-            if config.vocab_size < 20:
+        except VocabSizeError as error:
+            if error.possible > config.vocab_size and not is_raised:
+                is_raised = True
+                config = replace(config, vocab_size=2 * error.possible)
+            elif error.possible > config.vocab_size or config.vocab_size < 20:
                 raise
-            config = replace(config, vocab_size=config.vocab_size // 2)
+            else:
+                config = replace(config, vocab_size=config.vocab_size // 2)
         else:
             dataset = Dataset.open(Path(config.output_dir))
             return Trial(dataset, config.vocab_size, config.byte_fallback)

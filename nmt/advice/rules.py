@@ -344,6 +344,8 @@ def _preprocess(corpus: CorpusFacts) -> Iterator[RecipeValue]:
     reason = f"for {corpus.distinct_pairs}: rare subwords are never learned"
     if corpus.vocab_size < by_rule:
         reason = f"the text is too small for {by_rule:,}"
+    elif corpus.vocab_size > by_rule:
+        reason = f"the text has too many characters for {by_rule:,}"
     elif corpus.distinct >= 1_000_000:
         reason = f"for {corpus.distinct_pairs}, as in the paper"
     yield RecipeValue("preprocess.vocab_size", corpus.vocab_size, reason)

@@ -48,8 +48,12 @@ SAVE_EVERY = 50
 """Number of blocks between saves of the progress of encoding."""
 
 
-def preprocess(config: PreprocessConfig) -> Manifest:
+def preprocess(config: PreprocessConfig, warns: bool = True) -> Manifest:
     """Write the dataset that `config` describes, or one shard.
+
+    Args:
+        config: the settings.
+        warns: whether to warn of text that was tokenised or segmented before.
 
     The same text and settings give the same bytes, in every run, for any number of workers, and
     after any number of kills: the same call resumes the killed one. Memory is bounded by the
@@ -79,7 +83,9 @@ def preprocess(config: PreprocessConfig) -> Manifest:
         with staging(path, None if reads_stdin else _identity(config, corpora)) as directory:
             # An earlier run may have been killed after writing the manifest.
             is_filled = (directory / MANIFEST).exists()
-            manifest = Manifest.read(directory) if is_filled else _fill(directory, config, corpora)
+            manifest = (
+                Manifest.read(directory) if is_filled else _fill(directory, config, corpora, warns)
+            )
             scratch = directory / SCRATCH
             if scratch.exists():  # without a manifest a killed run resumes from it
                 shutil.rmtree(scratch)
@@ -91,7 +97,9 @@ def preprocess(config: PreprocessConfig) -> Manifest:
         raise UnfinishedError.by_disk(error) from error
 
 
-def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bitext]]) -> Manifest:
+def _fill(
+    directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bitext]], warns: bool
+) -> Manifest:
     # A killed run leaves files that were being written.
     files.sweep(directory)
     scratch = directory / SCRATCH
@@ -102,7 +110,8 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
     ]
     if config.documents:
         warn_of_undivided([*train, *chain.from_iterable(corpora.values())])
-    _warn_of_tokens(train, config)
+    if warns:
+        _warn_of_tokens(train, config)
     held_out = {name: [*_held_out(bitexts, config)] for name, bitexts in corpora.items()}
     # Before any training text: cleaning drops pairs that repeat these lines.
     lines = _held_out_lines(held_out.values(), config)

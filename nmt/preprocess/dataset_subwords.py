@@ -20,7 +20,7 @@ from nmt.preprocess.corpus import Bitext, Chunk, Corpus, watched
 from nmt.preprocess.documents import document_numbers
 from nmt.subwords.casing import is_cased
 from nmt.subwords.extension import read_pieces, with_learned_pieces, with_pieces, with_tags
-from nmt.subwords.learning import reservoir, train_subwords, vocab_size_for
+from nmt.subwords.learning import VocabSizeError, reservoir, train_subwords, vocab_size_for
 from nmt.subwords.segmenters import SEPARATOR
 from nmt.subwords.subwords import Subwords
 from nmt.subwords.tags import data_tag, language_tag, tags_of
@@ -103,24 +103,39 @@ def _learned(
     """Return subwords learned from the training text, or found where a killed run left them."""
     learned = directory / SCRATCH / "learned"
     if not learned.exists():
+        learn = train_subwords if config.vocab_size else _learned_as_the_text_allows
         source, target, config = _sample(train, held_out, config)
         directions, order = _directions(config), config.target_order
         tags = needed_tags(directions, config.corpora, config.documents)
         if config.separate_vocabularies:
             models = (
-                train_subwords(source, config, tags=tags[0]),
-                train_subwords(target, config, tags=tags[1]),
+                learn(source, config, tags=tags[0]),
+                learn(target, config, tags=tags[1]),
             )
             subwords = Subwords(*models, directions=directions, target_order=order)
         else:
             both = list(dict.fromkeys(tags[0] + tags[1]))
-            model = train_subwords(source + target, config, tags=both)
+            model = learn(source + target, config, tags=both)
             subwords = Subwords(model, directions=directions, target_order=order)
         # Learning takes minutes, so a resumed run finds the result here.
         with files.whole_directory(learned) as fresh:
             subwords.save(fresh)
     # Read back in any case, so that a first and a resumed run use the same bytes.
     return Subwords.load(learned, num_threads=1)
+
+
+def _learned_as_the_text_allows(
+    sentences: list[str], config: PreprocessConfig, *, tags: Sequence[str]
+) -> bytes:
+    """Return a subword model, of another size if the text does not allow the default size."""
+    try:
+        return train_subwords(sentences, config, tags=tags)
+    except VocabSizeError as error:
+        is_too_small = error.possible > config.vocab_size
+        size = 2 * error.possible if is_too_small else error.possible  # with room for words
+    why = "for the characters of the text" if is_too_small else "the most that the text allows"
+    say(f"vocab_size: {size:,}, {why}")
+    return _learned_as_the_text_allows(sentences, replace(config, vocab_size=size), tags=tags)
 
 
 def _with_new_pieces(

@@ -101,6 +101,14 @@ def vocab_size_for(pairs: int) -> int:
     return next((size for below, size in sizes.items() if pairs < below), 32_000)
 
 
+class VocabSizeError(NmtError):
+    """The text allows no vocabulary of that size; `possible` is the nearest size that it allows."""
+
+    def __init__(self, message: str, possible: int) -> None:
+        super().__init__(message)
+        self.possible = possible
+
+
 def train_subwords(
     sentences: Iterable[str],
     training: SubwordTraining,
@@ -119,7 +127,8 @@ def train_subwords(
         The serialised model.
 
     Raises:
-        NmtError: the sentences allow no vocabulary of that size, or hold no text at all.
+        VocabSizeError: the sentences allow no vocabulary of that size.
+        NmtError: the sentences hold no text at all.
     """
     # Sampled here, by the recipe's seed.
     sample = reservoir(sentences, training.subword_sample, training.seed)
@@ -147,32 +156,35 @@ def train_subwords(
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise NmtError(_explain(str(error), training, present)) from None
+        raise _explained(str(error), training, present) from None
     return model.getvalue()
 
 
-def _explain(error: str, training: SubwordTraining, present: int) -> str:
+def _explained(error: str, training: SubwordTraining, present: int) -> NmtError:
     """Return SentencePiece's error as a sentence with a remedy."""
     size = training.vocab_size + present
     if largest := re.search(r"too high .*<= (\d+)", error):
-        return (
-            f"vocab_size {size} is more than the text allows; "
-            f"use at most {int(largest[1]) + present}, or more text"
+        possible = int(largest[1]) + present
+        return VocabSizeError(
+            f"vocab_size {size} is more than the text allows; use at most {possible}, or more text",
+            possible,
         )
     bytes_off = ", or turn byte_fallback off" if training.byte_fallback else ""
     if smallest := re.search(r"smaller than required_chars. \d+ vs (\d+)", error):
-        return (
+        possible = int(smallest[1]) + present
+        return VocabSizeError(
             f"vocab_size {size} is too small for the characters of the text; use "
-            f"at least {int(smallest[1]) + present}, or lower character_coverage{bytes_off}"
+            f"at least {possible}, or lower character_coverage{bytes_off}",
+            possible,
         )
     nothing = "no subwords can be learned from the training text"
     # SentencePiece leaves out empty and longer lines, and then finds no character in spaces.
     if "sentences_.empty()" in error or "(all_chars_count) > (0)" in error:
-        return (
+        return NmtError(
             f"{nothing}: all its lines are blank, or longer than 4,192 bytes; give files with one "
             "sentence on each line"
         )
-    return f"{nothing}; SentencePiece says: {error.strip()}"
+    return NmtError(f"{nothing}; SentencePiece says: {error.strip()}")
 
 
 T = TypeVar("T")
