@@ -74,8 +74,6 @@ def load_runs(
 
     refuse_exports(paths)
     choose_attention(execution.kind)
-    if execution.threads is not None:
-        torch.set_num_threads(execution.threads)  # of this process, for its single batches
     members = load_members(paths, torch.device(execution.device), trust_plugins)
     model, shortlister = ensemble_of(members, search, execution)
     first = members[0]

@@ -34,9 +34,6 @@ class Execution:
     """Threads that compute each batch, with a single worker; None leaves the number as it is (with
     CTranslate2, one per core)."""
 
-    threads: int | None = None
-    """Threads of each process; None for one with several workers, else one for each core."""
-
     shortlist: bool = False
     """Whether to search only among the tokens of the first run's shortlist."""
 
@@ -49,8 +46,6 @@ class Execution:
             raise NmtError(unknown("precision", str(self.precision), known))
         if self.workers < 1:
             raise NmtError(f"workers {self.workers}: must be at least 1")
-        if self.threads is not None and self.threads < 1:
-            raise NmtError(f"threads {self.threads}: must be at least 1")
         if self.workers > 1 and self.kind != "cpu":
             raise NmtError(f"workers {self.workers}: several processes on one GPU; use torchrun")
         if self.threads is not None and self.threads < 1:
