@@ -83,11 +83,12 @@ def test_a_word_has_the_same_pieces_in_any_case(subwords: Subwords) -> None:
     assert subwords.source.tags == {">>de<<": subwords.source.tags[">>de<<"]}
 
 
-def lines(seed: int, count: int = 400) -> list[str]:
+def lines(seed: int, count: int = 2000) -> list[str]:
     """Random text with letters that have no single or no other case, and odd spaces."""
     draw = random.Random(seed)
-    letters = "aBcßÄöİıſǅσΣςŉﬁĲⅷⓐ日1.-'…½\u00a8\u200b\u00a0\u3000▁ "
-    some = ["".join(draw.choices(letters, k=draw.randint(0, 12))) for _ in range(count)]
+    letters = "aBcßÄöİıſǅσΣςŉﬁĲⅷⓐ日1.-'…½\u00a8\u200b\u200c\u00a0\u3000▁\t  \x85\x1c\x1d\x1e\x1f\0"
+    parts = [*letters, "  ", "e\u0301", "A\u0308", "J\u030c", "Ann", "Bob\x85", "NATO", "E\u0301te"]
+    some = ["".join(draw.choices(parts, k=draw.randint(0, 12))) for _ in range(count)]
     return some + [line.upper() for line in TEXT] + [line.title() for line in TEXT] + TEXT
 
 
@@ -109,6 +110,8 @@ def test_symbols_with_upper_case_stay_as_they_are() -> None:
         assert subwords.source.decode([[mark, *ids]]) == [expected]
     with pytest.raises(ValueError, match="with spaces need casing none"):
         SubwordTraining(casing="inline", user_defined_symbols=("New York",))
+    with pytest.raises(ValueError, match=r"nfkc_cf folds case .*; use nfkc$"):
+        SubwordTraining(casing="inline", normalization="nfkc_cf")
 
 
 def test_decoding_restores_what_the_model_would_restore_without_marks(subwords: Subwords) -> None:
@@ -123,6 +126,20 @@ def test_decoding_restores_what_the_model_would_restore_without_marks(subwords: 
         assert subwords.encode_source([line]) == [row]
 
 
+def test_marks_stand_before_words_as_the_model_divides_them(subwords: Subwords) -> None:
+    for line, text in (
+        ("wait\x85what about Bob \x85 Ann", "wait\x85what about Bob \x85 Ann"),
+        ("see \x1c Bob", "see Bob"),
+        ("a\x1fBob EU", "aBob EU"),
+        ("a\u200bBob\u00a0Ann", "a Bob Ann"),
+        ("E\u0301te  BO\u0301B", "\u00c9te B\u00d3B"),
+    ):
+        [ids] = subwords.encode_source([line])
+        assert subwords.decode_source([ids]) == [text]
+        marked = [word for word in text.split(" ") if word != word.lower() and word != "aBob"]
+        assert sum(piece in MARKS for piece in subwords.source_pieces(ids)) == len(marked)
+
+
 def test_every_token_has_an_offset(subwords: Subwords) -> None:
     text = lines(1)
     ids = subwords.encode_source(text)
@@ -133,10 +150,10 @@ def test_every_token_has_an_offset(subwords: Subwords) -> None:
     for row, offsets in zip(ids, subwords.target_offsets(ids), strict=True):
         assert len(offsets) == len(row)
         assert offsets == sorted(offsets)
-    [row] = subwords.encode_source(["Ann GEHT"])
-    pieces, [offsets] = subwords.source_pieces(row), subwords.source_offsets(["Ann GEHT"])
-    begins = {piece: offset for piece, offset in zip(pieces, offsets, strict=True)}
-    assert (begins[TITLE], begins[UPPER]) == (0, 3)
+    for line, title, upper in (("Ann GEHT", 0, 3), (" A\x1cnn \u200b GEHT", 1, 5)):
+        [row], [offsets] = subwords.encode_source([line]), subwords.source_offsets([line])
+        begins = dict(zip(subwords.source_pieces(row), offsets, strict=True))
+        assert (begins[TITLE], begins[UPPER]) == (title, upper)
 
 
 def test_capital_letters_may_be_more_than_small_ones(subwords: Subwords) -> None:

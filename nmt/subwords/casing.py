@@ -9,21 +9,20 @@ symbol in upper case, such as a placeholder, also stays as it is.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Container, Iterable
 from itertools import accumulate
 from random import Random
 
 from nmt.data.vocabulary import SPACE
-from nmt.subwords.segmenters import Segmenter, WrappedSegmenter
+from nmt.subwords.segmenters import Segmenter, SentencePiece, WrappedSegmenter
 
 TITLE, UPPER, CAPITALS = "<case:title>", "<case:upper>", "<case:capitals>"
 """The first letter of the next word, all letters of it, and all letters from here on, are upper."""
 
 MARKS = (TITLE, UPPER, CAPITALS)
 
-_WORD = re.compile(r"[^\s\u200b\u200e\u200f\u2581\ufeff]+")
-"""A word; SentencePiece takes "▁" and characters without width for spaces, too."""
+_WORD = re.compile(f"[^ {SPACE}]+")
+"""A word of text that SentencePiece has normalised, which only spaces divide."""
 
 
 def in_lower_case(
@@ -32,7 +31,7 @@ def in_lower_case(
     """Return the line in lower case, and the mark of each marked word by the word's number.
 
     Args:
-        line: text.
+        line: text, normalised by the subword model.
         is_whole: False for a phrase of a line, in which each word has its own mark.
         symbols: matches symbols that stay as they are, together with the word around them.
     """
@@ -41,7 +40,7 @@ def in_lower_case(
     kept = [symbols is not None and symbols.search(word) is not None for word in words]
     is_upper = low.upper() == line != low and len(words) > 1 and not any(kept)
     # One mark for a line in capitals, which is as common as headlines.
-    if is_whole and is_upper and _is_normal(line):
+    if is_whole and is_upper:
         return low, {0: CAPITALS}
     marked = ((at, _mark(word)) for at, word in enumerate(words) if not kept[at])
     marks = {at: mark for at, mark in marked if mark}
@@ -60,15 +59,10 @@ def _lower(text: str) -> str:
     return "".join(low if len(low := letter.lower()) == 1 else letter for letter in text)
 
 
-def _is_normal(text: str) -> bool:
-    """Return whether normalisation, which follows, leaves the text as it is."""
-    return unicodedata.is_normalized("NFKC", text)
-
-
 def _mark(word: str) -> str | None:
     """Return the mark that restores a word from its lower case; None if there is none."""
     low = _lower(word)
-    if low == word or not _is_normal(word):
+    if low == word:
         return None
     for mark in (TITLE, UPPER):
         letters = [*low]
@@ -80,10 +74,10 @@ def _mark(word: str) -> str | None:
 
 def _raise(letters: list[str], mark: str, start: int, kept: Container[int] = ()) -> None:
     """Apply a mark to the letters from `start` on, in place, except the offsets in `kept`."""
-    while start < len(letters) and letters[start].isspace():
+    while start < len(letters) and letters[start] == " ":
         start += 1
     for at in range(start, len(letters)):
-        if mark != CAPITALS and letters[at].isspace():
+        if mark != CAPITALS and letters[at] == " ":
             return
         has_case = letters[at].upper() != letters[at].lower()
         if at not in kept:
@@ -92,7 +86,7 @@ def _raise(letters: list[str], mark: str, start: int, kept: Container[int] = ())
             return
 
 
-def cased(segmenter: Segmenter, symbols: Iterable[str]) -> Segmenter:
+def cased(segmenter: SentencePiece, symbols: Iterable[str]) -> Segmenter:
     """Return the segmenter, with inline casing if its vocabulary has the marks.
 
     Args:
@@ -113,9 +107,10 @@ def is_cased(segmenter: Segmenter) -> bool:
 class CasedSegmenter(WrappedSegmenter):
     """A segmenter of text in lower case, with marks."""
 
-    def __init__(self, inner: Segmenter, symbols: Iterable[str] = ()) -> None:
+    def __init__(self, inner: SentencePiece, symbols: Iterable[str] = ()) -> None:
         """Wrap a segmenter that has the marks among its tags, and user-defined symbols."""
         super().__init__(inner)
+        self._normalized = inner.normalized
         self.symbols = in_upper_case(symbols)
         self._ids = {mark: inner.tags[mark] for mark in MARKS}
         self._marks = {token: mark for mark, token in self._ids.items()}
@@ -132,6 +127,10 @@ class CasedSegmenter(WrappedSegmenter):
         """The tags of the vocabulary, without the marks."""
         return {piece: token for piece, token in self.inner.tags.items() if piece not in MARKS}
 
+    def lowered(self, line: str, is_whole: bool = True) -> tuple[str, dict[int, str]]:
+        """Return the normalised line as :func:`in_lower_case` does."""
+        return in_lower_case(self._normalized(line)[0], is_whole, self.symbols)
+
     def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
         """Return the ids of every line."""
         return self._segmented(lines, num_threads)[1]
@@ -142,7 +141,7 @@ class CasedSegmenter(WrappedSegmenter):
 
     def sample(self, line: str, alpha: float, draw: Random) -> list[int]:
         """Return the ids of a random segmentation."""
-        text, marks = in_lower_case(line, symbols=self.symbols)
+        text, marks = self.lowered(line)
         ids = self._marked(self.inner.sample(text, alpha, draw), text, marks)
         return self.inner.sample(line, alpha, draw) if ids is None else ids
 
@@ -154,8 +153,12 @@ class CasedSegmenter(WrappedSegmenter):
         """Return the offset of each piece in its line; a mark is where the next piece begins."""
         texts, rows = self._segmented(lines, num_threads)
         offsets = self.inner.line_offsets(texts, num_threads)
-        parts = zip(rows, offsets, texts, strict=True)
-        return [self._placed(row, places, len(text)) for row, places, text in parts]
+        parts = zip(lines, rows, offsets, texts, strict=True)
+        placed = []
+        for line, row, places, text in parts:
+            begins = self._normalized(line)[1]
+            placed.append([begins[place] for place in self._placed(row, places, len(text))])
+        return placed
 
     def text_offsets(self, ids: list[list[int]], num_threads: int = 1) -> list[list[int]]:
         """Return the offset of each piece in its text; a mark is where the next piece begins."""
@@ -170,15 +173,15 @@ class CasedSegmenter(WrappedSegmenter):
     ) -> tuple[list[str], list[list[int]]]:
         """Return the text of each line that is segmented, and its ids with marks.
 
-        A line stays as it is if segmentation changes its number of words, as some characters do.
+        A line keeps its case if lower case changes its number of words.
         """
-        lowered = [in_lower_case(line, are_whole, self.symbols) for line in lines]
+        lowered = [self.lowered(line, are_whole) for line in lines]
         texts, marks = [text for text, _ in lowered], [marks for _, marks in lowered]
         rows = self.inner.encode(texts, num_threads)
         for at, row in enumerate(rows):
             marked = self._marked(row, texts[at], marks[at])
             if marked is None:
-                texts[at] = lines[at]
+                texts[at] = self._normalized(lines[at])[0]
                 [marked] = self.inner.encode([lines[at]])
             rows[at] = marked
         return texts, rows
@@ -188,7 +191,7 @@ class CasedSegmenter(WrappedSegmenter):
         begins = [at for at, token in enumerate(row) if token in self._begins_word]
         if not marks:
             return row
-        # Normalisation has changed the number of words, so marks would land on wrong words.
+        # Marks would land on wrong words.
         if len(begins) != len(_WORD.findall(text)):
             return None
         at_token = {begins[word]: self._ids[mark] for word, mark in marks.items()}

@@ -96,12 +96,12 @@ def with_learned_pieces(
     Raises:
         NmtError: the text has no such characters, or `vocab_size` leaves no room for them.
     """
-    (source_side, source), (target_side, target) = (
-        _as_cut(subwords.source, source),
-        _as_cut(subwords.target, target),
+    # Normalised first, because only then spaces alone divide words.
+    normalized = map(_normalized, subwords.models, (source, target))
+    (source_side, source), (target_side, target) = map(
+        _as_cut, (subwords.source, subwords.target), normalized
     )
-    sides = (source_side, target_side)
-    texts = [_normalized(*side) for side in zip(subwords.models, (source, target), strict=True)]
+    sides, texts = (source_side, target_side), (source, target)
     if subwords.shared:
         learned = [_learned(sides, texts[0] + texts[1], subwords.models[0], training)] * 2
     else:

@@ -83,6 +83,11 @@ class SubwordTraining:
                     f"{' '.join(SPECIAL_PIECES)}, unlike {shown!r}"
                 )
 
+        if self.casing == "inline" and self.normalization.endswith("_cf"):
+            raise ValueError(
+                f"normalization {self.normalization} folds case before casing inline could mark "
+                f"it; use {self.normalization.removesuffix('_cf')}"
+            )
         if self.casing == "inline" and any(" " in symbol for symbol in given):
             raise ValueError("user_defined_symbols with spaces need casing none")
 
@@ -134,7 +139,9 @@ def train_subwords(
     sample = reservoir(sentences, training.subword_sample, training.seed)
     if training.casing == "inline":
         symbols = in_upper_case(training.symbols)
-        sample = [in_lower_case(sentence, symbols=symbols)[0] for sentence in sample]
+        normalizer = sentencepiece.SentencePieceNormalizer(rule_name=training.normalization)
+        lines = map(normalizer.normalize, sample)
+        sample = [in_lower_case(line, symbols=symbols)[0] for line in lines]
         tags = [*tags, *MARKS]
     model = io.BytesIO()
     try:

@@ -163,6 +163,14 @@ class SentencePiece(Segmenter):
             if self.processor.is_control(token) or TAG.fullmatch(piece)
         }
 
+    def normalized(self, line: str) -> tuple[str, list[int]]:
+        """Return a line as the model reads it, and the offset in the line of each character.
+
+        A space precedes every word but the first; one more offset is the end of the line.
+        """
+        text, offsets = self.processor.normalize(line, with_offsets=True)
+        return text.replace(SPACE, " ")[1:], offsets[1:] or [0]
+
     def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
         """Return the ids of every line."""
         if len(lines) == 1:
