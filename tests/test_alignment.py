@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +26,7 @@ from nmt.subwords.subwords import Subwords
         ("  ab  cd ", [0, 2, 4, 7, 8, 9], [0, 0, 1, 1, -1, -1]),
         ("", [0], [-1]),
         ("\u3000a\u2028b", [0, 2], [0, 1]),
+        ("a\x85b\x1c \x1c c\u200bd", [0, 1, 2, 4, 8], [0, 0, 0, 1, 2]),
     ],
 )
 def test_a_piece_belongs_to_the_word_in_which_it_begins(
@@ -39,6 +42,7 @@ def test_a_piece_belongs_to_the_word_in_which_it_begins(
         ("++…… ¿a", [0, 1, 2, 3, 5, 6]),  # punctuation marks and symbols of ASCII stand alone
         ("😀😀 ☂x", [0, 3, 4]),
         ("a\u200cb a\u200db a\u0301b", [0, 4, 8]),
+        ("\u200ca\x85b\x1cc\u200b\x1cd", [1, 2, 3, 5, 8]),
         ("a \u0301b", [0, 2, 3]),  # a mark after white space belongs to no token before it
     ],
 )
@@ -148,6 +152,28 @@ def test_pieces_begin_where_the_text_says() -> None:
     assert len(ids) == len(offsets)
     assert sorted({*words_of_pieces(made, offsets)}) == list(range(len(made.split())))
     assert subwords.target_offsets([]) == []
+
+
+def test_the_pieces_of_a_word_as_the_model_divides_it_are_linked_together() -> None:
+    subwords = Subwords(train_subwords(["the cat, a dog"] * 9, SubwordTraining(vocab_size=285)))
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    parts = [
+        "the",
+        "dog",
+        "e\u0301",
+        "\u00e9",
+        *" ,\x85\x1c\x1d\x1e\x1f\u00a0\u200b\u200c",
+        "  ",
+        " ",
+    ]
+    for _ in range(2000):
+        line = "".join(draw.choices(parts, k=draw.randint(1, 12)))
+        [ids], [offsets] = subwords.encode_source([line]), subwords.source_offsets([line])
+        begins = [piece.startswith("\u2581") for piece in subwords.source_pieces(ids)]
+        assert words_of_pieces(line, offsets) == [begin - 1 for begin in accumulate(begins)]
+        assert len(Translation(line, "", Hypothesis([], 0.0, 0.0, True)).units()[0]) == sum(begins)
 
 
 @for_each(

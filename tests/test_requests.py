@@ -71,6 +71,7 @@ def test_a_phrase_to_avoid_that_a_shortlist_lacks_masks_nothing() -> None:
             "line 1.terminology: expected text, not 5; put it in quotes",
         ),
         ({"text": "a", "terminology": {" ": "b"}}, "line 1: terminology has an empty term"),
+        ({"text": "a", "terminology": {"\u200b": "b"}}, "line 1: terminology has an empty term"),
         (
             {"text": "a", "terminology": {"a": ""}},
             "line 1: terminology has an empty translation; leave its term out",
@@ -143,6 +144,28 @@ def test_a_combining_mark_is_a_part_of_its_word() -> None:
         ("the cafe\u0301", "café", True),
     ):
         assert Request(text, terminology={term: "X"}).required(has_spaces=True) == ["X"] * is_in
+
+
+def test_terms_are_found_where_the_model_reads_their_words() -> None:
+    terms = {"red dog": "1", "caf\u00e9 red": "2", "dog  dog": "3", "\ufb01sh": "4"}
+    spaces = [" ", "  ", "\u00a0", "\u200b", "\u3000", " \x1c", "\x1d\x1e \x1f", "\t"]
+    spelled = {"caf\u00e9": ["caf\u00e9", "cafe\u0301"], "red": ["red", "r\x1ced"]}
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    for _ in range(2000):
+        words = draw.choices(["red", "dog", "caf\u00e9", "fish", "a\x85"], k=draw.randint(1, 4))
+        text = "".join(
+            draw.choice(spelled.get(word, [word])) + draw.choice(spaces) for word in words
+        )
+        expected, place = set(), 0
+        while place < len(words):
+            pair = " ".join(words[place : place + 2])
+            found = {"red dog": "1", "caf\u00e9 red": "2", "dog dog": "3"}.get(pair)
+            expected |= {found or {"fish": "4"}.get(words[place])} - {None}
+            place += 2 if found else 1
+        request = Request(text, terminology=terms)
+        assert request.required(has_spaces=True) == sorted(expected), text
 
 
 def requests(count: int) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 import io
 
 import pytest
+import sentencepiece
 from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from nmt.preprocess import encoding
 from nmt.preprocess.encoding import WordEncoder, cuts_at_spaces, encoders
 from nmt.subwords.learning import SubwordTraining, train_subwords
 from nmt.subwords.subwords import Subwords
+from nmt.subwords.words import as_read, word_starts, words
 
 SENTENCES = [
     f"{who} {does} the {what} ."
@@ -18,6 +20,31 @@ SENTENCES = [
     for does in ("sees", "mends")
     for what in ("house", "boats", "old boat", "houses", "trees", "wooden tree")
 ]
+
+
+def test_words_are_divided_where_the_default_rule_reads_a_space():
+    normalize = sentencepiece.SentencePieceNormalizer(rule_name="nmt_nfkc").normalize
+    for code in (*range(1, 0xD800), *range(0xE000, 0x30000)):
+        text = f"a{chr(code)}b"
+        divided = normalize(text).removeprefix("▁").split("▁")
+        if divided in (["a", "b"], ["ab"]):
+            assert (len(words(text)), as_read(text).split()) == (len(divided), divided), hex(code)
+        else:
+            assert words(text) == [text], hex(code)
+
+
+@for_each(
+    ("line", "divided", "read"),
+    [
+        ("", [], ""),
+        (" a  b ", ["a", "b"], "a b"),
+        ("\x1ca\x1f \x1d b\x85c", ["a\x1f", "b\x85c"], "a b\x85c"),
+        ("e\u0301\u00a0\ufb01\u200b\u200b.", ["e\u0301", "\ufb01", "."], "\u00e9 fi ."),
+    ],
+)
+def test_a_word_begins_with_a_character_that_the_model_reads(line, divided, read):
+    assert (words(line), as_read(line)) == (divided, read)
+    assert [line[start] for start in word_starts(line)] == [word[0] for word in divided]
 
 
 def subwords(**changes):

@@ -14,7 +14,7 @@ from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
 from nmt.explain.summaries import Node, Traced, rollout, tree
 from nmt.inference import SearchConfig, Translator
-from nmt.inference.alignment import linked, numbered, piece_starts, units_of_pieces, word_starts
+from nmt.inference.alignment import linked, numbered, piece_starts, units_of_pieces
 from nmt.inference.fast.kernels import is_converted
 from nmt.models.base import AttentionMap, Model
 from nmt.models.ensemble import members_of
@@ -22,6 +22,7 @@ from nmt.models.layers.basic import TokenEmbedding
 from nmt.models.transformer.positions import LearnedPositions, SinusoidalPositions
 from nmt.search import Constraint, Hypothesis, Prefixes
 from nmt.search.ranking import with_coverage
+from nmt.subwords.words import word_starts
 
 LIKELIEST = 10
 """Number of tokens shown for each step."""

@@ -1,12 +1,12 @@
 """Word alignment of a line and its translation by the model's attention, and forced decoding.
 
-Words are separated by white space, in the line and in the detokenised text. A token belongs to the
-word in which it begins. In text without spaces between words, the tokens themselves are aligned.
+Words are divided as the model reads them, in the line and in the detokenised text. A token belongs
+to the word in which it begins. In text without spaces between words, the tokens themselves are
+aligned.
 """
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -19,6 +19,7 @@ from nmt.data.padding import as_rows, target_input
 from nmt.data.vocabulary import BOS
 from nmt.errors import NmtError
 from nmt.lazy import torch
+from nmt.subwords.words import WORD, word_starts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from nmt.models.base import Model
 
 Unit = Literal["words", "tokens", "pieces"]
-"""Words are separated by white space; tokens are words without punctuation, and punctuation."""
+"""Words are as :mod:`nmt.subwords.words` divides them; tokens are words without punctuation, and
+punctuation."""
 
 JOINERS = "\u200c\u200d"
 """Characters that join or divide letters and emoji within a word."""
@@ -41,11 +43,6 @@ def check_unit(unit: Unit | None) -> None:
         raise NmtError(f"aligned: unknown unit {unit!r}; choose words, tokens, pieces or None")
 
 
-def word_starts(text: str) -> list[int]:
-    """Return the offsets at which the words of a text begin."""
-    return [word.start() for word in re.finditer(r"\S+", text)]
-
-
 def token_starts(text: str) -> list[int]:
     """Return the offsets at which the tokens of a text begin.
 
@@ -55,11 +52,11 @@ def token_starts(text: str) -> list[int]:
     starts, kind = [], "space"
     for offset, character in enumerate(text):
         before, category = kind, unicodedata.category(character)
-        if character.isspace():
-            kind = "space"
         # An accent or a joiner belongs to the letter before it.
-        elif before != "space" and (category.startswith("M") or character in JOINERS):
+        if before != "space" and (category.startswith("M") or character in JOINERS):
             continue
+        if not WORD.match(character):
+            kind = "space"
         elif character.isalnum() or character == "_":
             kind = "word"
         else:
@@ -78,13 +75,13 @@ def words_of_pieces(
         text: as it was encoded or decoded.
         offsets: the offset at which each piece begins; white space before a word belongs to the
             word.
-        starts: the offsets at which the words begin; by default the result of :func:`word_starts`.
+        starts: the offsets at which the words begin; by default as in :mod:`nmt.subwords.words`.
     """
     starts = word_starts(text) if starts is None else starts
     words = []
     for offset in offsets:
-        word = re.compile(r"\s*\S").match(text, offset)
-        words.append(bisect_right(starts, word.end() - 1) - 1 if word else -1)
+        word = WORD.search(text, offset)
+        words.append(bisect_right(starts, word.start()) - 1 if word else -1)
     return words
 
 

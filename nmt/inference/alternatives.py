@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from nmt.inference.request import Request, Sentence
 from nmt.inference.translator import Translator
 from nmt.languages import has_spaces
 from nmt.search import Hypothesis
+from nmt.subwords.words import WORD
 from nmt.subwords.wrappers import refuse_beginnings
 
 MIN_LOG_PROBABILITY = log(0.001)
@@ -112,10 +112,11 @@ def _alternatives(
     # Tokens of a prefix may decode to other text, so the text itself is compared.
     [text] = translator.subwords.decode_target([hypothesis.tokens])
     rest = text[len(prefix) :]
-    if not text.startswith(prefix) or not rest.strip():
+    word = WORD.search(rest)
+    if not text.startswith(prefix) or not word:
         return
     if has_spaces(translator.languages[1]):
-        end = len(prefix) + len(re.split(r"(?<=\S)\s", rest)[0])
+        end = len(prefix) + word.end()
     else:
         [offsets] = translator.subwords.target_offsets([hypothesis.tokens])
         end = min((at for at in piece_starts(offsets) if at > len(prefix)), default=len(text))

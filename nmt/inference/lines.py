@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nmt.data.context import DocumentContext
 from nmt.data.directions import Direction, Directions
 from nmt.data.vocabulary import EOS
-from nmt.inference.alignment import Unit, check_unit, linked, numbered, piece_starts, word_starts
+from nmt.inference.alignment import Unit, check_unit, linked, numbered, piece_starts
 from nmt.inference.consensus import by_consensus
 from nmt.inference.documents import (
     check_form,
@@ -46,6 +46,7 @@ from nmt.search.config import SearchConfig
 from nmt.subwords.segmenters import TAG
 from nmt.subwords.subwords import Subwords
 from nmt.subwords.tags import directions_of, tagged
+from nmt.subwords.words import word_starts
 
 AnyTranslator = TypeVar("AnyTranslator", bound="LineTranslator")
 

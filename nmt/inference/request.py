@@ -8,16 +8,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import TYPE_CHECKING
-from unicodedata import category, normalize
+from unicodedata import category
 
 from nmt.data.directions import Direction
 from nmt.errors import NmtError
-from nmt.inference.alignment import Links, Unit, numbered, word_starts
+from nmt.inference.alignment import Links, Unit, numbered
 from nmt.io.lines import refuse_one_string
 from nmt.languages import has_spaces, has_spaces_between_sentences
 from nmt.recipe.config import build
 from nmt.search import Hypothesis, Strategy
 from nmt.search.config import SearchConfig
+from nmt.subwords.words import as_read, word_starts, words
 from nmt.subwords.wrappers import refuse_beginnings
 
 if TYPE_CHECKING:
@@ -48,9 +49,9 @@ class Request:
     """Phrases that the translation must not contain, as the pieces into which they are cut."""
 
     terminology: dict[str, str] = field(default_factory=dict)
-    """Translations of terms: where the line contains a term as whole words, its translation must
-    appear, as a phrase. Where terms overlap, the first term counts; of terms that begin at the same
-    place, the longest."""
+    """Translations of terms: where the line, as the model reads it, contains a term as whole words,
+    its translation must appear, as a phrase. Where terms overlap, the first term counts; of terms
+    that begin at the same place, the longest."""
 
     target_lang: str | None = None
     """Target language of this line, of a multilingual model; None for the translator's."""
@@ -90,7 +91,7 @@ class Request:
         for name in values:
             if name not in ("strategy", "n_best"):
                 _refuse_numbers(values[name], f"{where}.{name}")
-        if "" in map(str.strip, request.terminology):
+        if "" in map(as_read, request.terminology):
             raise NmtError(f"{where}: terminology has an empty term; leave it out")
         if "" in map(str.strip, request.terminology.values()):
             raise NmtError(f"{where}: terminology has an empty translation; leave its term out")
@@ -185,8 +186,8 @@ class Request:
         Args:
             has_spaces: whether the language of the line has spaces between words.
         """
-        text = normalize("NFC", self.text)
-        normal = {normalize("NFC", term): target for term, target in self.terminology.items()}
+        text = as_read(self.text)
+        normal = {as_read(term): target for term, target in self.terminology.items()}
         # A pattern of thousands of terms takes seconds to compile.
         terms = {term: target for term, target in normal.items() if term and term in text}
         # Alternatives of a pattern are tried in order, and a longer term means more than its part.
@@ -301,7 +302,7 @@ class Translation:
     def units(self) -> tuple[list[str], list[str]]:
         """Return the words, or pieces, of the source and of the text, which `alignment` numbers."""
         if self.piece_starts is None:
-            return self.source.split(), self.text.split()
+            return words(self.source), words(self.text)
         source, target = self.piece_starts
         return _cut(self.source, source), _cut(self.text, target)
 

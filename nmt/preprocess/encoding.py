@@ -44,6 +44,7 @@ from nmt.runtime.processes import end_with_parent, starting_workers
 from nmt.subwords.segmenters import Segmenter, SentencePiece
 from nmt.subwords.subwords import Subwords
 from nmt.subwords.tags import Tags
+from nmt.subwords.words import words
 from nmt.subwords.wrappers import JoinedSegmenter
 
 
@@ -198,8 +199,9 @@ class Encoder:
         given = chunk.source, chunk.target
         fits = np.ones(len(lines), np.bool_)
         for side, text, begins in zip(sides, given, self.subwords.begins_word, strict=True):
-            # Links number the words of the given text; normalisation may join or divide words.
-            fits &= count_words(side, begins) == [len(text[line].split()) for line in lines]
+            pairs = ((text[line].split(), words(text[line])) for line in lines)
+            # Links number the words of `split`; as many words may still be other words.
+            fits &= count_words(side, begins) == [len(w) if w == own else -1 for w, own in pairs]
         links = read_links(chunk).take(lines)
         kept = np.repeat(fits, links.lengths)
         return RaggedArray(links.tokens[kept], np.where(fits, links.lengths, 0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,11 +96,11 @@ def _fields(
         values: the log-probability of each piece.
     """
     from nmt.inference.alignment import words_of_pieces
+    from nmt.subwords.words import words
 
-    words = re.findall(r"\S+", text)
-    word_values = [0.0] * len(words)
+    word_values = [0.0] * len(words(text))
     tags = [0] * (len(pieces) - 1 - len(offsets))
-    if words:
+    if word_values:
         numbers = tags + words_of_pieces(text, offsets)
         for number, value in zip(numbers, values[:-1], strict=True):
             word_values[number] += value
@@ -110,6 +109,6 @@ def _fields(
         "mean_log_probability": sum(values) / len(values),
         "tokens": pieces,
         "token_log_probabilities": values,
-        "words": words,
+        "words": words(text),
         "word_log_probabilities": word_values,
     }
