@@ -227,6 +227,13 @@ def test_an_element_takes_the_words_that_are_mostly_its_own() -> None:
     assert segment.rendered("Y", [], (starts[0], [0])) in ("<b></b>Y", "Y<b></b>")
 
 
+def test_a_punctuation_mark_weighs_less_than_a_word() -> None:
+    segment = parse("a <b>b c</b> d").segments[0]
+    starts, links = token_starts(segment.text), [(2, 0), (0, 2), (4, 4), (6, 6)]
+    for text, expected in (("B , C D", "<b>B , C</b> D"), ("B A C D", "<b>B</b> A C D")):
+        assert segment.rendered(text, links, (starts, token_starts(text))) == expected
+
+
 def test_what_follows_a_placeholder_in_the_same_piece_stays() -> None:
     [segment] = parse("Open {name}").segments
     links, starts = [(5, 0), (6, 1), (10, 5), (0, 7)], ([0, 5, 6, 10], [0, 1, 5, 7])
