@@ -164,6 +164,8 @@ def test_an_unknown_precision_or_dialect_is_refused(trained: Path) -> None:
     translator = package.Translator(trained, device="cpu")
     with pytest.raises(NmtError, match=r"^unknown dialect 'xml'; known: html, xliff$"):
         list(translate_markup(translator, ["<b>one</b>"], "xml"))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="lines: expected a list of lines, not one string"):
+        list(translate_markup(translator, "<b>one</b>"))
 
 
 def test_a_mistaken_setting_of_the_execution_is_one_line(trained: Path) -> None:

@@ -9,15 +9,20 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from conftest import Command
 from for_each import for_each
 
+from nmt.inference import Request, Translation
 from nmt.inference.alignment import token_starts
 from nmt.inference.markup import Dialect, Fragment, Segment, parse
-from nmt.inference.markup.parsing import PLACEHOLDERS
+from nmt.inference.markup.lines import translate_markup
+from nmt.inference.markup.parsing import MAX_DEPTH, PLACEHOLDERS
 from nmt.inference.markup.units import Element, Node, raw_of
+from nmt.search import Hypothesis
 
 VOID = {"br", "hr", "img", "wbr", "x"}
 BLOCKS = {"p", "li", "ul", "div", "br", "hr", "td", "tr", "table", "script"}
@@ -193,6 +198,8 @@ def test_deep_nesting_ends() -> None:
     line = shown("<i>one " * 3000 + "</i>" * 3000)
     assert_well_formed(line)
     assert (line.count("<i>"), line.count("</i>"), line.count("ONE")) == (3000, 3000, 3000)
+    begin, end = "<i>" * MAX_DEPTH, "</i>" * MAX_DEPTH
+    assert shown(f"{begin}<b>one</b>{end}") == f"{begin}<b></b>ONE{end}"
 
 
 def test_a_line_of_broken_tags_takes_no_longer_than_one_of_tags() -> None:
@@ -232,6 +239,22 @@ def test_a_punctuation_mark_weighs_less_than_a_word() -> None:
     starts, links = token_starts(segment.text), [(2, 0), (0, 2), (4, 4), (6, 6)]
     for text, expected in (("B , C D", "<b>B , C</b> D"), ("B A C D", "<b>B</b> A C D")):
         assert segment.rendered(text, links, (starts, token_starts(text))) == expected
+
+
+def test_nodes_stand_with_spaces_among_words_that_are_not_theirs() -> None:
+    for line, text, links, expected in (
+        ("aa <b>{x} b</b>", "AA B", [(0, 0), (7, 3)], "AA <b>{x} B</b>"),
+        ("see <b>{x}</b> now", "sieh nun", [(0, 0), (8, 5)], "sieh <b>{x}</b> nun"),
+        (
+            "<kbd>Esc key</kbd> and a",
+            "X und Y a",
+            [(0, 0), (8, 2), (4, 6), (12, 8)],
+            "<kbd>Esc key</kbd> und Y a",
+        ),
+    ):
+        [segment] = parse(line).segments
+        starts = token_starts(segment.text), token_starts(text)
+        assert segment.rendered(text, links, starts) == expected
 
 
 def test_what_follows_a_placeholder_in_the_same_piece_stays() -> None:
@@ -517,6 +540,28 @@ def text_in(line: str) -> str:
     line = re.sub(r"<!--.*?-->", "", line)
     line = re.sub(r"</?(\w+)[^<>]*>", lambda tag: " " if tag[1] in BLOCKS else "", line)
     return " ".join(html.unescape(line).split())
+
+
+def test_markup_alone_is_aligned_in_pieces_without_spaces_between_words() -> None:
+    class Echo:
+        config = SimpleNamespace(window=9)
+
+        def __init__(self, unit: str) -> None:
+            self.usual_unit = unit
+            self.calls: list[tuple[list[str], str | None]] = []
+
+        def translations(
+            self, requests: list[Request], aligned: str | None
+        ) -> list[list[Translation]]:
+            texts = [request.text for request in requests]
+            self.calls.append((texts, aligned))
+            nothing = Hypothesis([], 0.0, 0.0, finished=True)
+            return [[Translation(text, text, nothing)] for text in texts]
+
+    for usual, unit in (("words", "tokens"), ("pieces", "pieces")):
+        echo: Any = Echo(usual)
+        assert list(translate_markup(echo, ["c", "<b>b</b>"])) == ["c", "<b>b</b>"]
+        assert echo.calls == [(["c"], None), (["b"], unit)]
 
 
 def test_of_2000_fragments_all_are_well_formed_and_keep_their_tags_and_their_text(
