@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from conftest import Command
 
-from nmt.inference.fast.int8 import has_fixed_kernels
+from nmt.inference import Execution, SearchConfig
+from nmt.inference.ensembles import ensemble_of
+from nmt.inference.fast.int8 import FewRowsLinear, ManyRowsLinear, has_fixed_kernels
 from nmt.runs import load_model
 from nmt.runs.calibration import Calibration
 
@@ -74,14 +76,22 @@ def test_a_calibration_of_other_weights_is_not_used(
     found = Calibration.load(calibrated)
     assert found is not None
     assert load_model(calibrated).calibration == found
+    assert number_of_fixed_layers(calibrated) == len(found.ranges)
     Calibration(weights="0" * 64, ranges=found.ranges).save(calibrated)
     assert load_model(calibrated).calibration is None
+    assert number_of_fixed_layers(calibrated) == 0
     done = nmt("translate", *flags)
     assert done.status == 0
     assert "calibration.json: measured for another checkpoint than update_" in done.err
     assert "make it again with `nmt calibrate`" in done.err
     (calibrated / "calibration.json").unlink()
     assert nmt("translate", *flags).out == done.out
+
+
+def number_of_fixed_layers(run: Path) -> int:
+    """Linear layers whose inputs are quantised by the calibration."""
+    model, _ = ensemble_of([load_model(run)], SearchConfig(), Execution(precision="int8"))
+    return sum(isinstance(part, (FewRowsLinear, ManyRowsLinear)) for part in model.modules())
 
 
 def test_a_damaged_calibration_is_an_error(calibrated: Path, corpus: Path, nmt: Command) -> None:

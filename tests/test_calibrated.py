@@ -77,10 +77,12 @@ def test_two_layers_with_relu_between_are_near_those_of_fp32(kind: Any) -> None:
 
 
 def test_a_quantisation_maps_zero_to_an_integer_whatever_the_range() -> None:
-    for limits in ((-1.0, 2.0), (0.5, 2.0), (-2.0, -1.0), (0.0, 0.0)):
+    for limits, width in (((-1, 2), 3), ((0.5, 2), 2), ((-2, -1), 2), ((0, 0), 255e-10)):
         quantisation = Quantisation.of(limits)
         assert 0 <= quantisation.zero <= 255
-        assert quantisation.scale > 0.0
+        levels = round(width / quantisation.scale)
+        assert levels in (127, 255)  # in 7 bits without VNNI
+        assert quantisation.scale == pytest.approx(width / levels)
 
 
 def calibrated(config: TransformerConfig) -> Model:
