@@ -15,7 +15,7 @@ from nmt.data.padding import as_rows
 from nmt.data.vocabulary import EOS, PAD
 from nmt.errors import NmtError
 from nmt.inference.fast import int8
-from nmt.inference.fast.calibrated import _note, measure_ranges
+from nmt.inference.fast.calibrated import TwoLayers, _note, measure_ranges
 from nmt.inference.fast.int8 import FewRowsLinear, ManyRowsLinear, Quantisation, has_fixed_kernels
 from nmt.inference.fast.kernels import PackedLinear, convert
 from nmt.models import Model
@@ -166,7 +166,10 @@ def test_each_layer_is_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return quantised(linear)
 
     monkeypatch.setattr(int8, "_quantised", noted)
-    calibrated(SMALL)
+    parts = [*calibrated(SMALL).modules()]
+    # With ReLU, which the product of the first layer computes.
+    pairs = [part for part in parts if isinstance(part, TwoLayers)]
+    assert len(pairs) == SMALL.encoder_layers + SMALL.decoder_layers
     assert len(packed) == len(set(packed)) >= 4 * SMALL.encoder_layers + 6 * SMALL.decoder_layers
 
 
