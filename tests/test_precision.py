@@ -6,6 +6,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,13 +18,25 @@ from tiny_models import VOCABULARY, tiny
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
 from nmt.inference.fast.int8 import MANY, WIDE, Int8Linear
-from nmt.inference.fast.kernels import PackedLinear, convert
+from nmt.inference.fast.kernels import PackedLinear, choose_attention, convert
 from nmt.models import Model, architectures
 from nmt.models.transformer.model import Transformer
 from nmt.runtime import precision as precisions
 from nmt.runtime.precision import InferencePrecision, autocast, check_precision, pick_precision
 
 CPU = torch.device("cpu")
+
+
+def test_the_steps_of_a_search_on_a_gpu_use_memory_efficient_attention(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen: dict[str, bool] = {}
+    for name in ("enable_cudnn_sdp", "enable_flash_sdp"):
+        monkeypatch.setattr(torch.backends.cuda, name, partial(chosen.__setitem__, name))
+    choose_attention(CPU)
+    assert chosen == {}
+    choose_attention(torch.device("cuda"))
+    assert chosen == {"enable_cudnn_sdp": False, "enable_flash_sdp": False}
 
 
 def test_a_precision_that_is_given_is_taken() -> None:

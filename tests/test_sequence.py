@@ -261,6 +261,12 @@ def test_values_that_make_no_sense_are_refused(values: dict[str, Any], message: 
         build(Loss, values, "train.loss")
 
 
+def test_the_samples_and_the_reference_of_a_sentence_are_rows_of_the_batch() -> None:
+    for name in NAMES:
+        loss: Any = losses[name]
+        assert dataclasses.replace(loss, samples=2).rows_per_sentence == 3
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_such_a_loss_needs_a_trained_model_and_all_its_weights(name: str) -> None:
     with pytest.raises(ValueError, match=f"loss {name} needs a trained model; give its run"):
