@@ -21,7 +21,7 @@ from nmt.data.sampler import in_length_order
 from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
 from nmt.inference import Request, Translation
-from nmt.inference.documents import fit, in_documents
+from nmt.inference.documents import check_form, fit, in_documents
 from nmt.inference.engines import load_translator
 from nmt.inference.lines import LineTranslator
 from nmt.inference.request import TranslationOptions
@@ -549,6 +549,13 @@ def test_json_requests_have_context(
     (tmp_path / "in").write_text(json.dumps({"text": "one", "context": ["a\nb"]}))
     done = nmt("translate", "--model", run("source"), "--json-input", tmp_path / "in")
     assert "an entry of context or following is several lines" in done.err
+
+
+def test_a_line_without_context_has_every_form() -> None:
+    context, options = DocumentContext(**KINDS["both"]), TranslationOptions(count=2)
+    check_form([Request("two")], context, options)
+    with pytest.raises(NmtError, match="without alignments, n-best lists and scores; leave"):
+        check_form([Request("two", context=("one",))], context, options)
 
 
 @pytest.mark.parametrize("flag", ["--n-best=2", "--json", "--markup=html"])

@@ -110,15 +110,15 @@ def test_training_keeps_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_freed_memory_goes_back_to_the_kernel_now_and_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now, given_back = 0.0, []
+    now, given_back = 0.0, list[tuple[int, float]]()
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    library = SimpleNamespace(malloc_trim=given_back.append)
+    library = SimpleNamespace(malloc_trim=lambda pad: given_back.append((pad, now)))
     monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
     function = giving_back_memory(abs)
     for moment in (1.0, 9.0, 10.0, 11.0, 19.0, 20.0):
         now = moment
         assert function(-3) == 3
-    assert len(given_back) == 2
+    assert given_back == [(0, 10.0), (0, 20.0)]
     monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace())  # another C library
     function, now = giving_back_memory(abs), 40.0
     assert function(-3) == 3

@@ -172,6 +172,12 @@ def test_mistakes_are_one_line(
     with pytest.raises(NmtError, match=r"it has no run\.json; give a run directory"):
         package.Translator.from_pretrained(tmp_path / "empty")
     (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for value in (str(tmp_path / "file"), ""):
+        monkeypatch.setenv("NMT_CACHE", value)
+        assert pretrained.cache() == tmp_path / ("file" if value else "nmt")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert pretrained.cache() == Path.home() / ".cache" / "nmt"
     monkeypatch.setenv("NMT_CACHE", str(tmp_path / "file"))
     with pytest.raises(
         NmtError, match=r"cannot be written: .*; set NMT_CACHE to another directory"

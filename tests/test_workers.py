@@ -82,6 +82,15 @@ def test_workers_whose_results_are_not_taken_end_at_once_and_others_come() -> No
     assert first not in set(workers.map([1, 2, 3]))
 
 
+def test_workers_end_while_they_send_a_result() -> None:
+    script = (
+        "from nmt.inference.fast.workers import Workers; "
+        "results = Workers(lambda it: bytes(1 << 27), 2).map(range(4)); "
+        "next(results); results.close()"
+    )
+    subprocess.run([sys.executable, "-c", script], timeout=120, check=True)
+
+
 def test_an_interruption_does_not_wait_for_workers() -> None:
     script = (
         "import os, signal, time; from nmt.inference.fast.workers import Workers; "
