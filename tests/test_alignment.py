@@ -7,7 +7,7 @@ from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
-import torch
+import numpy as np
 from for_each import for_each
 
 from nmt.data.vocabulary import EOS
@@ -58,7 +58,7 @@ def test_a_piece_belongs_to_the_token_in_which_it_begins() -> None:
 
 def test_pieces_of_a_word_attend_together() -> None:
     # "der Hund" is "d" "er" "Hund" </s>; it was made of "the" "d" "og" </s>
-    weights = torch.tensor(
+    weights = np.array(
         [
             [0.5, 0.1, 0.0, 0.4],  # "d": to "the"
             [0.1, 0.2, 0.1, 0.6],  # "er": to "dog", but less; and most to the end, which is no word
@@ -71,13 +71,13 @@ def test_pieces_of_a_word_attend_together() -> None:
 
 
 def test_of_a_source_that_was_cut_only_what_the_model_saw_is_linked() -> None:
-    weights = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
+    weights = np.array([[0.9, 0.1], [0.2, 0.8]])
     assert linked("one two three", [0, 3, 7], "eins zwei", [0, 4], weights) == ((0, 0), (0, 5))
 
 
 def test_pieces_are_linked_one_by_one_and_the_bytes_of_a_character_together() -> None:
     # "猫が" is "猫" "が", of which the second is spelt in two bytes; it was made of "the" " cat".
-    weights = torch.tensor(
+    weights = np.array(
         [
             [0.2, 0.7, 0.1],
             [0.5, 0.4, 0.1],
@@ -104,7 +104,7 @@ def test_pieces_are_linked_one_by_one_and_the_bytes_of_a_character_together() ->
 def test_units_are_linked_by_the_pieces_that_begin_in_them(
     source: tuple[str, list[int]], text: tuple[str, list[int]], unit: Any, links: Any
 ) -> None:
-    weights = torch.tensor([[0.1, 0.6, 0.3], [0.1, 0.6, 0.3]])[:, : len(source[1]) + 1]
+    weights = np.array([[0.1, 0.6, 0.3], [0.1, 0.6, 0.3]])[:, : len(source[1]) + 1]
     assert linked(*source, *text, weights, unit) == links
 
 

@@ -291,7 +291,7 @@ def test_forged_values_with_a_checksum_that_fits_cost_one_line_in_every_command(
     for arguments in (
         ("inspect", run, "--verify"),
         ("average-checkpoints", "--run", run, "--last", 2),
-        ("translate", "--model", newest),
+        ("translate", "--model", newest, "--engine", "nmt"),
     ):
         done = nmt(*arguments, stdin=recipe)
         assert done.status == 1, arguments

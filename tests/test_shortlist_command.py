@@ -35,7 +35,7 @@ def test_a_list_of_everything_changes_no_translation(
     done = nmt("shortlist", "--data", dataset, "--model", run, "--first", 60)
     assert "lists of 60 of 60 tokens on average, with 100.0% of the references' tokens" in done.err
     for strategy in ("greedy", "beam"):
-        flags = ("--strategy", strategy, "--n-best", 1)
+        flags = ("--strategy", strategy, "--n-best", 1, "--engine", "nmt")
         whole = translated(nmt, run, corpus, *flags)
         assert translated(nmt, run, corpus, *flags, "--shortlist") == whole
 
@@ -44,7 +44,7 @@ def test_a_run_alone_translates_with_its_list(
     listed: Path, corpus: Path, tmp_path: Path, nmt: Command
 ) -> None:
     moved = shutil.move(listed, tmp_path / "moved")
-    whole = translated(nmt, moved, corpus, "--json")
+    whole = translated(nmt, moved, corpus, "--json", "--engine", "nmt")
     few = translated(nmt, moved, corpus, "--json", "--shortlist", "--workers", 1)
     assert len(few.splitlines()) == 10
     assert few != whole

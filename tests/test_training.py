@@ -1112,7 +1112,7 @@ def test_fp16_learns_what_fp32_learns_and_keeps_its_scale(train: Any, tmp_path: 
         options = ("--precision", precision, "--dropout", 0, "--max-updates", 12)
         done = train(run, *options)
         assert done.status == 0
-        slow = precision == "fp16" and check_precision("fp16", torch.device("cpu")) is not None
+        slow = precision == "fp16" and check_precision("fp16", "cpu") is not None
         assert ("train.precision: fp16 is slower than fp32 on this processor" in done.err) == slow
         ends[precision] = [line["loss"] for line in records(run) if line["record"] == "validation"]
     assert ends["fp16"] == pytest.approx(ends["fp32"], rel=0.02)

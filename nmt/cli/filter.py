@@ -129,7 +129,6 @@ def _opposite(forward: Path, reverse: Path) -> tuple[tuple[str, str], list[str]]
     """
     from nmt.data.directions import DIRECTIONS_FILE
     from nmt.runs import find_checkpoint
-    from nmt.runs.checkpoint import WEIGHTS
 
     runs = [find_checkpoint(path) for path in (forward, reverse)]
     for run, _ in runs:
@@ -141,7 +140,7 @@ def _opposite(forward: Path, reverse: Path) -> tuple[tuple[str, str], list[str]]
             f"--forward translates {' to '.join(languages)}, but --reverse {' to '.join(back)}; "
             "give models of opposite directions"
         )
-    return languages, [checkpoint.files[WEIGHTS].sha256 for _, checkpoint in runs]
+    return languages, [checkpoint.digest for _, checkpoint in runs]
 
 
 def _report(kept: int, cut: Cut) -> None:

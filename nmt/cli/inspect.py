@@ -226,7 +226,6 @@ def _adaptation(run: "Run") -> str | None:
 def _calibration(run: "Run", checkpoints: "list[tuple[Path, Checkpoint | NmtError]]") -> str | None:
     """Return the checkpoint that the run is calibrated for, or an error; None if it is not."""
     from nmt.runs.calibration import Calibration
-    from nmt.runs.checkpoint import WEIGHTS
 
     try:
         calibration = Calibration.load(run.path)
@@ -237,7 +236,7 @@ def _calibration(run: "Run", checkpoints: "list[tuple[Path, Checkpoint | NmtErro
     for path, checkpoint in checkpoints:
         if isinstance(checkpoint, NmtError):
             continue
-        if checkpoint.files[WEIGHTS].sha256 == calibration.weights:
+        if checkpoint.digest == calibration.weights:
             return f"of {path.name}, for `nmt translate --precision int8`"
     return "for a checkpoint that the run no longer has; make it again with `nmt calibrate`"
 

@@ -147,8 +147,9 @@ def explain(
     Raises:
         NmtError: a model is a language model, or was converted for speed.
     """
-    models = [model for translator in translators for model in members_of(translator.model)]
-    if any(map(is_converted, models)):
+    in_torch = [one for one in translators if isinstance(one, Translator)]
+    models = [model for translator in in_torch for model in members_of(translator.model)]
+    if len(in_torch) < len(translators) or any(map(is_converted, models)):
         raise NmtError(
             "a model of nmt.Translator is converted for speed and records no attention; load it by "
             "nmt.runs.load_model"

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from nmt.errors import NmtError, install
+from nmt.errors import NmtError
 from nmt.formats.exporting import TransformerFormat, export_formats, unsupported
 from nmt.models.layers.attention import GroupedAttention, MultiHeadAttention
 from nmt.models.layers.cache import TokenMixer
@@ -88,7 +88,7 @@ def _import_specs() -> Any:
         from ctranslate2.specs import transformer_spec
     except ImportError:
         raise NmtError(
-            f"exporting to ctranslate2 needs CTranslate2; {install('ctranslate2')}"
+            "exporting to ctranslate2 needs CTranslate2; pip install ctranslate2"
         ) from None
     return transformer_spec
 

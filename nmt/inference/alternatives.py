@@ -56,7 +56,7 @@ def alternatives(
     Raises:
         NmtError: an export, a model from right to left, or a language that it does not have.
     """
-    translator = translator.own
+    translator = translator.in_torch
     assert isinstance(translator, Translator)
     # A model that writes from right to left cannot begin with a given beginning.
     refuse_beginnings(translator.subwords.target_order)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.vocabulary import EOS
-from nmt.errors import NmtError, install
+from nmt.errors import NmtError
 from nmt.inference.execution import ON_CPU, Execution, use_engine
 from nmt.inference.lines import LineTranslator
 from nmt.inference.request import Sentence
@@ -62,7 +62,7 @@ class CTranslate2Translator(LineTranslator):
         export: Export,
         config: SearchConfig,
         execution: Execution = ON_CPU,
-        load_own: Callable[[], LineTranslator] | None = None,
+        load_in_torch: Callable[[], LineTranslator] | None = None,
     ) -> None:
         """Check the export and the settings; the model is loaded at the first use.
 
@@ -71,7 +71,7 @@ class CTranslate2Translator(LineTranslator):
             config: settings of the search.
             execution: settings of how the model is run; its precision may differ from the precision
                 of the stored weights.
-            load_own: loads the same model into this package; None if there is only the export.
+            load_in_torch: loads the same model into this package; None if there is only the export.
 
         Raises:
             NmtError: CTranslate2 is not installed, or does not support the precision, another
@@ -82,7 +82,7 @@ class CTranslate2Translator(LineTranslator):
         search_options(config)
         self._model = _Model(export, execution)
         self._export = export
-        self._load_own = load_own and cache(load_own)
+        self._load_in_torch = load_in_torch and cache(load_in_torch)
         self._source_tokens, self._target_tokens = vocabularies(export.subwords)
         self._target_ids = {token: at for at, token in enumerate(self._target_tokens)}
 
@@ -96,15 +96,15 @@ class CTranslate2Translator(LineTranslator):
         self._model.workers = 1
 
     @property
-    def own(self) -> LineTranslator:
+    def in_torch(self) -> LineTranslator:
         """The translator of the same model, for the same direction, in this package.
 
         Raises:
             NmtError: there is only an export.
         """
-        if self._load_own is None:
+        if self._load_in_torch is None:
             raise NmtError(f"an export cannot do this; give the run, or {use_engine('nmt')}")
-        return self._load_own().in_direction_of(self)
+        return self._load_in_torch().in_direction_of(self)
 
     def find(
         self, sentences: dict[int, Sentence], count: int = 1
@@ -113,16 +113,16 @@ class CTranslate2Translator(LineTranslator):
         by_strategy: dict[Strategy | None, dict[int, Sentence]] = {}
         for at, sentence in sentences.items():
             by_strategy.setdefault(self._strategy_of(sentence), {})[at] = sentence
-        own = by_strategy.pop(None, {})
-        if own and self._load_own is None:
+        rest = by_strategy.pop(None, {})
+        if rest and self._load_in_torch is None:
             raise NmtError(
                 f"CTranslate2 has no such requirements on single lines; {use_engine('nmt')}"
             )
         for strategy, alike in by_strategy.items():
             assert strategy is not None
             yield from self._find(replace(self.config, strategy=strategy), alike, count)
-        if own:
-            yield from self.own.find(own, count)
+        if rest:
+            yield from self.in_torch.find(rest, count)
 
     def _strategy_of(self, sentence: Sentence) -> Strategy | None:
         """Return the strategy of a sentence, None if CTranslate2 has no such search."""
@@ -350,7 +350,7 @@ class _Model:
             import ctranslate2
         except ImportError:
             raise NmtError(
-                f"engine ctranslate2 needs CTranslate2; {install('ctranslate2')}"
+                "engine ctranslate2 needs CTranslate2; pip install ctranslate2"
             ) from None
         self.kind, precision = execution.kind, execution.precision
         self._index = int(execution.device.partition(":")[2] or 0)

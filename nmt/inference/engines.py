@@ -24,7 +24,6 @@ from nmt.recipe.config import build
 from nmt.recipe.plugins import not_imported
 from nmt.recipe.registry import unknown
 from nmt.runs import find_checkpoint
-from nmt.runs.checkpoint import WEIGHTS
 from nmt.runs.exports import Export
 from nmt.runs.recipe import import_plugins_of_run
 from nmt.runtime.distributed import pick_device
@@ -117,11 +116,11 @@ def load_fastest(
     try:
         check_alike(paths, search, execution)
         export = exported(paths[0], trust_plugins)
-        own = None
+        in_torch = None
         if export != paths[0]:
-            own = partial(load_runs, paths, search, execution, trust_plugins)
+            in_torch = partial(load_runs, paths, search, execution, trust_plugins)
         translator: LineTranslator = CTranslate2Translator(
-            Export.open(export, "ctranslate2"), search, execution, own
+            Export.open(export, "ctranslate2"), search, execution, in_torch
         )
         translator.engine = f"ctranslate2: {export}"
     except NmtError as error:
@@ -160,7 +159,7 @@ def exported(path: Path, trust_plugins: bool = False) -> Path:
     if Export.exists(path):
         return path
     run, checkpoint = find_checkpoint(path)
-    name = f"{checkpoint.path.name}-{checkpoint.files[WEIGHTS].sha256[:12]}"
+    name = f"{checkpoint.path.name}-{checkpoint.digest[:12]}"
     in_run = run.path / EXPORTS
     places = (in_run, files.user_cache() / EXPORTS)
     for place in places:
@@ -188,6 +187,9 @@ def exported(path: Path, trust_plugins: bool = False) -> Path:
             return place / name
         except OSError as error:
             problems.append(f"{place}: cannot be written: {explain(error)}")
+        finally:
+            with suppress(OSError):
+                place.rmdir()  # if it is empty
     raise NmtError("; ".join(problems))
 
 

@@ -390,7 +390,7 @@ class LineTranslator(ABC):
         """Search all batches in this process, which may be a worker itself."""
 
     @property
-    def own(self) -> LineTranslator:
+    def in_torch(self) -> LineTranslator:
         """The translator of the same model in this package, whose engine can do everything."""
         return self
 

@@ -8,7 +8,7 @@
     update_0001000/     a checkpoint: model.safetensors, optimizer.safetensors, checkpoint.json
     validation/         translations of the validation set after some updates
     last, best          links to checkpoints
-    exports/            exports of checkpoints that ``translate --engine auto`` made
+    exports/            exports of checkpoints for CTranslate2, which ``translate`` made
     shortlist.safetensors   likely target tokens of each source token, if ``shortlist`` made them
     base.json           the checkpoint that the run adapts, if the run has an adaptation
     calibration.json    ranges of the inputs of linear layers, if ``calibrate`` measured them

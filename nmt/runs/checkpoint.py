@@ -122,6 +122,17 @@ class Checkpoint:
         with files.whole_file(self.path / "checkpoint.json") as unfinished:
             unfinished.write_text(_FORMAT.text(description), encoding="utf-8")
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the weights.
+
+        Raises:
+            NmtError: the description does not name the weights.
+        """
+        if WEIGHTS not in self.files:
+            raise NmtError(f"{self.path / WEIGHTS}: missing in checkpoint.json; {REMEDY}")
+        return self.files[WEIGHTS].sha256
+
     def weights(self) -> dict[str, Tensor]:
         """Read the model's weights and check the file's checksum."""
         return self._tensors(WEIGHTS)
@@ -292,7 +303,7 @@ class Base:
         """Return the base for a checkpoint and the directory of the run that adapts it."""
         # Relative, so that both runs can be moved together.
         path = os.path.relpath(checkpoint.path.resolve(), run.resolve())
-        return cls(checkpoint=path, weights=checkpoint.files[WEIGHTS].sha256)
+        return cls(checkpoint=path, weights=checkpoint.digest)
 
     def save(self, run: Path) -> None:
         """Write the base into a run, replacing an older base."""
@@ -322,7 +333,7 @@ class Base:
         if not path.exists():
             raise NmtError(f"{path}: missing, but {run} adapts this checkpoint; {remedy}")
         checkpoint = Checkpoint.open(path)
-        if checkpoint.files[WEIGHTS].sha256 != self.weights:
+        if checkpoint.digest != self.weights:
             raise NmtError(f"{path}: not the checkpoint that {run} adapts; {remedy}")
         return checkpoint
 

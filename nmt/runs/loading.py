@@ -12,7 +12,7 @@ from nmt.lazy import torch
 from nmt.messages import warn
 from nmt.recipe.config import build, dump
 from nmt.runs.calibration import CALIBRATION, Calibration
-from nmt.runs.checkpoint import WEIGHTS, Base, Checkpoint, Tensors
+from nmt.runs.checkpoint import Base, Checkpoint, Tensors
 from nmt.runs.exports import Export
 from nmt.runs.recipe import RECIPE, import_plugins_of_run
 from nmt.runs.run import Run
@@ -41,7 +41,7 @@ class LoadedModel:
             NmtError: the calibration is damaged or of another version.
         """
         calibration = Calibration.load(self.run.path)
-        if calibration is not None and calibration.weights != self.checkpoint.files[WEIGHTS].sha256:
+        if calibration is not None and calibration.weights != self.checkpoint.digest:
             warn(
                 f"{self.run.path / CALIBRATION}: measured for another checkpoint than "
                 f"{self.checkpoint.path.name}, and ignored; make it again with `nmt calibrate`"

@@ -51,7 +51,6 @@ def calibrate(
     from nmt.inference.fast.calibrated import measure_ranges
     from nmt.runs import load_model
     from nmt.runs.calibration import Calibration
-    from nmt.runs.checkpoint import WEIGHTS
     from nmt.subwords.subwords import Subwords
 
     chosen, data = model_or_default(model), data or default_dataset()
@@ -65,7 +64,7 @@ def calibrate(
     split = dataset.split("valid")
     split.check()
     ranges = measure_ranges(loaded.model, split, sentences)
-    calibration = Calibration(weights=loaded.checkpoint.files[WEIGHTS].sha256, ranges=ranges)
+    calibration = Calibration(weights=loaded.checkpoint.digest, ranges=ranges)
     path = calibration.save(loaded.run.path)
     say(f"measured {len(ranges)} layers of {loaded.checkpoint.path.name}")
     print(path)

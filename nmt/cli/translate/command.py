@@ -20,7 +20,7 @@ from nmt.cli.options import (
     search_settings,
 )
 from nmt.cli.translate.io import Form, Requests, translate_stream, writer
-from nmt.messages import say, warn
+from nmt.messages import warn
 
 if TYPE_CHECKING:
     from nmt.inference import Execution, engines
@@ -334,10 +334,9 @@ def translate(
             translator = translator.for_direction(target_lang, source_lang)
         unit = alignment_unit or translator.usual_unit if alignments else None
         form = Form(count=n_best, is_json=as_json, aligned=unit, dialect=markup)
-        if engine == "auto" and world.is_main:
-            say(f"engine {translator.engine}")
         lines.configure(translator.config, translator.subwords.context is not None)
-        translate_stream(translator, lines, target, world, form)
+        chosen = translator.engine if engine == "auto" else ""
+        translate_stream(translator, lines, target, world, form, chosen)
 
 
 def _engine(

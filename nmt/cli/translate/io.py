@@ -97,6 +97,7 @@ def translate_stream(
     target: IO[bytes],
     world: World,
     form: Form = Form(),
+    engine: str = "",
 ) -> None:
     """Translate all lines, and print speed and warnings on stderr.
 
@@ -106,6 +107,7 @@ def translate_stream(
         target: output, written by the first process.
         world: the processes that share the lines.
         form: output form of each line.
+        engine: the engine that was chosen, which is printed at the end.
 
     Raises:
         NmtError: a line cannot be read, or the numbers of lines read and written differ.
@@ -143,6 +145,8 @@ def translate_stream(
         )
     summed = world.sum([*map(float, vars(translator.counts).values())])
     if world.is_main:
+        if engine:
+            say(f"engine {engine}")
         _report(lines, max(seconds, 1e-9), summed, translator.config.max_source_length)
 
 

@@ -21,7 +21,6 @@ from nmt.inference.ensembles import load_members
 from nmt.models import Model
 from nmt.recipe.config import MayChange
 from nmt.runs import Checkpoint, Run, find_checkpoint
-from nmt.runs.checkpoint import WEIGHTS
 from nmt.runs.recipe import import_plugins_of_run
 from nmt.training.losses.criterion import Criterion
 from nmt.training.losses.output_layer import (
@@ -70,7 +69,7 @@ class WordDistillation(LabelSmoothedCrossEntropy):
                 not the given one.
         """
         checkpoints = [_checkpoint_of(teacher, trust_plugins) for teacher in self.teachers]
-        digests = tuple(checkpoint.files[WEIGHTS].sha256 for checkpoint in checkpoints)
+        digests = tuple(checkpoint.digest for checkpoint in checkpoints)
         # A resumed run must learn from the same weights, wherever they lie now.
         if self.teacher_digests not in ((), digests):
             raise NmtError(
