@@ -201,7 +201,7 @@ class Encoder:
         for side, text, begins in zip(sides, given, self.subwords.begins_word, strict=True):
             pairs = ((text[line].split(), words(text[line])) for line in lines)
             # Links number the words of `split`; as many words may still be other words.
-            fits &= count_words(side, begins) == [len(w) if w == own else -1 for w, own in pairs]
+            fits &= count_words(side, begins) == [len(w) if w == read else -1 for w, read in pairs]
         links = read_links(chunk).take(lines)
         kept = np.repeat(fits, links.lengths)
         return RaggedArray(links.tokens[kept], np.where(fits, links.lengths, 0))

@@ -271,7 +271,7 @@ MISTAKES = {
         "translate no.txt --output fresh.txt", "no.txt: No such file or directory; check the path"
     ),
     "input that is not UTF-8": Mistake(
-        TRANSLATE,
+        f"{TRANSLATE} --engine nmt",  # which writes no export
         "input.txt:2: byte 0xe9 is not UTF-8; convert it with iconv, or give "
         "--on-invalid-utf8 replace",
         text("input.txt", b"one\ncaf\xe9\n"),

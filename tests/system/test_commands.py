@@ -87,7 +87,7 @@ class Finder:
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
 sys.meta_path.insert(0, Finder())
-sys.argv[1:1] = ["train", "--data"]
+sys.argv[1:1] = ["export", "--output", "export", "--model"]
 main()
 """
     command = [sys.executable, "-c", program, module]
