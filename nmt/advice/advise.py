@@ -259,9 +259,9 @@ def _show_corpus(
             "" if languages.has_spaces(language) else "no spaces between words"
         )
         say(f"{language}: {length:.1f} subwords a sentence, {written}{kind and f', {kind}'}")
-    for language, kind in kinds.items():
-        if kind:
-            warn_of_tokens(f"the {language} text", kind)
+    for language, treatment in kinds.items():
+        if treatment:
+            warn_of_tokens(f"the {language} text", treatment)
 
 
 def _head(facts: CorpusFacts, machine: Machine, plan: Plan) -> list[str]:
