@@ -8,9 +8,10 @@ Every side is a process of its own that holds its model and works when asked to.
 so that a noisy machine is noisy for all of them, and medians over the rounds are compared. Text
 goes in and text comes out; all search as CTranslate2 does (the stop rule ``first_beam``, length
 penalty ``power``). With --random the weights are random and every translation has --length tokens,
-for an output of random weights has no natural length. CTranslate2's sides take the
-weights that ``nmt export`` writes. A side whose name ends with ``shortlist``, as "nmt fp32 shortlist", searches among the tokens of the shortlist that
-``nmt shortlist`` gave the run; with --shortlist there is one for each precision.
+for an output of random weights has no natural length. CTranslate2's sides take the weights that
+``nmt export`` writes. A side whose name ends with ``shortlist``, as "nmt fp32 shortlist", searches
+among the tokens of the shortlist that ``nmt shortlist`` gave the run; with --shortlist there is one
+for each precision.
 """
 
 from __future__ import annotations
