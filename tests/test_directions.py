@@ -210,7 +210,7 @@ def test_tags_of_the_target_side_and_two_vocabularies(
     [scored] = translator.score(["one two"], [one.text])
     assert len(scored) == len(Subwords.from_dataset(made).encode_target([one.text])[0]) + 2
     assert len(translator.align(["one two"], ["un deux"])[0]) == 2
-    for kind in ("huggingface", "marian", "onnx"):
+    for kind in ("ctranslate2", "huggingface", "marian", "onnx"):
         place = tmp_path / kind
         refused = nmt("export", "--model", tmp_path / "run", "--format", kind, "--output", place)
         assert refused.status == 1

@@ -114,7 +114,7 @@ def both(path: Path, run: Path, config: SearchConfig) -> tuple[Translator, CTran
     """The engines for a run: this one, and the export's."""
     loaded = load_model(run)
     exported = export_run(run, export_formats["ctranslate2"], "fp32", path)
-    native = Translator(loaded.model, loaded.subwords, config)
+    native = Translator(loaded.model, loaded.subwords, config, languages=loaded.run.languages)
     return native, CTranslate2Translator(exported, config)
 
 
@@ -167,6 +167,46 @@ def test_the_threads_of_torch_stay_as_they_were(
     monkeypatch.setattr("nmt.inference.ctranslate2.available_cores", lambda: before + 1)
     both(tmp_path / "exported", random_run(tmp_path / "run", Subwords.load(trained)), searched())
     assert torch.get_num_threads() == before
+
+
+@needs_ctranslate2
+@pytest.mark.parametrize(
+    "aligned",
+    [{}, {"alignment_layer": 1}, {"alignment_layer": 2, "alignment_head": 3}],
+    ids=["mean", "first layer", "one head"],
+)
+def test_attention_is_of_the_layer_and_head_of_the_recipe(
+    aligned: dict[str, int], trained: Path, tmp_path: Path
+) -> None:
+    run = random_run(tmp_path / "run", Subwords.load(trained), **aligned)
+    native, exported = both(tmp_path / "exported", run, searched())
+    given = sentences(12)
+    found = dict(native.find(given))
+    rows = [it.source for it in given.values()], [found[at][0].output for at in given]
+    for mine, other in zip(native.attention(*rows), exported.attention(*rows), strict=True):
+        assert mine.shape == other.shape
+        assert other[:, :-1] == pytest.approx(mine[:, :-1], abs=1e-4)
+
+
+@needs_ctranslate2
+def test_lines_that_ctranslate2_cannot_search_alike_are_searched_in_torch(
+    trained: Path, tmp_path: Path
+) -> None:
+    run = random_run(tmp_path / "run", Subwords.load(trained), end=6.0)
+    native, exported = both(tmp_path / "exported", run, searched())
+    mixed = CTranslate2Translator(exported._export, searched(), load_in_torch=lambda: native)
+    given = sentences(12)
+    given[0] = replace(given[0], prefix=[5])
+    given[1] = replace(given[1], avoided=[[5], [6]])
+    given[2] = replace(given[2], strategy=searched(stop="all_finished").strategy)
+    given[3] = replace(given[3], strategy=searched(beam=2).strategy)
+    asked: list[int] = []
+    find = native.find
+    native.find = lambda rest, count=1: (asked.extend(rest), find(rest, count))[1]  # type: ignore
+    theirs = dict(mixed.find(given))
+    assert sorted(asked) == [0, 1, 2]
+    for at, ours in find(given):
+        assert_same(ours, theirs[at])
 
 
 @needs_ctranslate2

@@ -45,7 +45,6 @@ class CTranslate2Format(TransformerFormat):
     """The directory that ``ctranslate2.Translator`` reads."""
 
     spells_text: ClassVar[bool] = False
-    begins_with_tags: ClassVar[bool] = True
     refusal: ClassVar[str] = "CTranslate2 cannot run a model with {}"
     precisions: ClassVar[Collection[str]] = tuple(QUANTIZATIONS)
 
@@ -131,7 +130,7 @@ def _fill(spec: Any, model: Transformer, config: TransformerConfig) -> None:
         _fill_self(layer_spec.self_attention, layer.attention)
         _fill_end(layer_spec.self_attention, layer.attention_norm, layer.alpha)
         head = model.alignment_head if number == model.alignment_layer else None
-        _fill_cross(layer_spec.attention, layer.cross, head or 0)
+        _fill_cross(layer_spec.attention, layer.cross, (head or 1) - 1)
         _fill_end(layer_spec.attention, layer.cross_norm, layer.alpha)
         assert layer.feed_forward is not None
         assert layer.feed_forward_norm is not None

@@ -123,8 +123,6 @@ class TransformerFormat(ExportFormat):
     """Data types in which the format stores weights."""
     codes: ClassVar[str] = "BPE codes, but of SentencePiece models alone"
     """Obstacle of a model whose subwords have BPE codes, if the engine makes text of tokens."""
-    begins_with_tags: ClassVar[bool] = False
-    """Whether the engine can be given the tag of a language before a translation."""
     reads_tags: ClassVar[bool] = True
     """Whether the engine can be given the tag of a language before a source."""
 
@@ -154,8 +152,7 @@ class TransformerFormat(ExportFormat):
         if self.spells_text and loaded.subwords.has_codes:
             yield self.codes
         directions = loaded.subwords.directions
-        is_target = directions is not None and directions.tags == "target"
-        if directions and not (self.begins_with_tags if is_target else self.reads_tags):
+        if directions and (directions.tags == "target" or not self.reads_tags):
             yield f"preprocess.tags {directions.tags}"
         if stored not in self.precisions:
             yield f"--precision {stored}"

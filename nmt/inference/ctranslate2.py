@@ -126,8 +126,9 @@ class CTranslate2Translator(LineTranslator):
 
     def _strategy_of(self, sentence: Sentence) -> Strategy | None:
         """Return the strategy of a sentence, None if CTranslate2 has no such search."""
-        # CTranslate2 would let the tokens that are not avoided share the probability.
-        if sentence.phrases or sentence.avoided:
+        # CTranslate2 would never end right after a prefix, and would let the tokens that are not
+        # avoided share the probability.
+        if sentence.prefix or sentence.phrases or sentence.avoided:
             return None
         if sentence.strategy is not None:
             try:
@@ -159,10 +160,7 @@ class CTranslate2Translator(LineTranslator):
         self, config: SearchConfig, sentences: dict[int, Sentence], options: dict[str, Any]
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Search in batches of sentences of similar length."""
-        limits = {
-            at: max(config.max_length(len(one.source)), len(one.prefix) + 1)
-            for at, one in sentences.items()
-        }
+        limits = {at: config.max_length(len(one.source)) for at, one in sentences.items()}
         beyond = yield from self._search_batches(config, sentences, limits, options)
         # A batch has one maximum length, its largest: sentences that went beyond their own maximum
         # are searched again, with sentences of the same.
@@ -186,7 +184,6 @@ class CTranslate2Translator(LineTranslator):
             for batch in self._batches(config, sentences):
                 results = self._model.translator.translate_batch(
                     [self._source(sentences[at].source) for at in batch],
-                    [self._target(sentences[at].prefix) for at in batch],
                     max_input_length=0,
                     max_decoding_length=max(limits[at] for at in batch),
                     min_decoding_length=0,
@@ -196,11 +193,6 @@ class CTranslate2Translator(LineTranslator):
                     **options,
                 )
                 waiting += zip(batch, results, strict=True)
-        given = {at: one for at, one in sentences.items() if one.prefix}
-        known = self.log_probabilities(
-            [one.source for one in given.values()], [one.prefix for one in given.values()]
-        )
-        of_prefix = dict(zip(given, map(sum, known), strict=True))
         penalty = getattr(config.strategy, "length_penalty", NoPenalty())
         for at, future in waiting:
             with _one_line(self._export):
@@ -211,9 +203,8 @@ class CTranslate2Translator(LineTranslator):
             hypotheses = []
             for tokens, score in zip(result.hypotheses, result.scores, strict=True):
                 ids = [self._target_ids[token] for token in tokens]
-                # CTranslate2 divides by its own penalty, and leaves out what it was given.
+                # CTranslate2 divides by a penalty, too; ours is of the log-probability.
                 log_probability = score * len(ids) ** options["length_penalty"]
-                log_probability += of_prefix.get(at, 0.0)
                 finished = ids[-1] == EOS
                 score = log_probability / penalty.divisor(float(len(ids)))
                 tokens = ids[:-1] if finished else ids
@@ -236,7 +227,7 @@ class CTranslate2Translator(LineTranslator):
             longest_first = longest_first[size:]
 
     def log_probabilities(
-        self, sources: Sequence[list[int]], targets: Sequence[Sequence[int]]
+        self, sources: Sequence[list[int]], targets: Sequence[list[int]]
     ) -> list[list[float]]:
         """Return CTranslate2's scores of the tokens of whole targets."""
         with _one_line(self._export):
