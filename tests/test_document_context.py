@@ -551,6 +551,22 @@ def test_json_requests_have_context(
     assert "an entry of context or following is several lines" in done.err
 
 
+def test_joined_lines_of_which_one_is_empty_are_translated_again() -> None:
+    nothing, tried = Hypothesis([], 0.0, 0.0, finished=True), []
+
+    def alone(requests: list[Request], _: TranslationOptions) -> list[list[Translation]]:
+        tried.extend(request.sentences for request in requests)
+        texts = ["A\n " if len(request.sentences) == 2 else "B" for request in requests]
+        return [[Translation("", text, nothing)] for text in texts]
+
+    translator: Any = SimpleNamespace(translate_alone=alone)
+    pair = [Request("one", following=("two",)), Request("two", context=("one",))]
+    context = DocumentContext(**KINDS["both"])
+    found = LineTranslator.translate_joined(translator, pair, context, TranslationOptions())
+    assert [best.text for [best] in found] == ["B", "B"]
+    assert tried == [("one", "two"), ("one",), ("two",)]
+
+
 def test_a_line_without_context_has_every_form() -> None:
     context, options = DocumentContext(**KINDS["both"]), TranslationOptions(count=2)
     check_form([Request("two")], context, options)

@@ -305,7 +305,8 @@ def test_translations_of_a_split_line_are_joined_by_the_languages(
 
 def test_a_request_for_more_than_a_translation_is_cut_where_others_are_split() -> None:
     splitting = translator(max_source_length=4, on_long_line="split")
-    assert list(splitting.translate(["ab cd", Request("ab cd", prefix="c")])) == ["ba dc", "cba"]
+    lines = ["ab cd", Request("ab cd", prefix="c"), Request("abc", prefix="c")]
+    assert list(splitting.translate(lines)) == ["ba dc", "cba", "cba"]
     counts = splitting.counts
     assert (counts.split, counts.truncated, counts.unsplittable) == (1, 1, 1)
     cutting = translator(max_source_length=4)
@@ -398,6 +399,7 @@ def test_a_model_that_is_not_converted_can_be_trained_after_it_has_translated(
     converted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = architectures["transformer_tiny"].build(Letters.target_size, Letters.target_size, True)
+    next(model.encoder.parameters()).requires_grad_(False)  # one that is frozen
     if converted:
         convert(model, "fp32", torch.device("cpu"))
     start, was_inference = model.start, set()
