@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -148,7 +149,11 @@ def test_all_hypotheses_are_ranked_as_the_recipe_says(
     penalty: dict[str, Any], trained: Path, tmp_path: Path
 ) -> None:
     run = random_run(tmp_path / "run", Subwords.load(trained), end=6.0)
-    native, exported = both(tmp_path / "exported", run, searched(beam=3, length_penalty=penalty))
+    search = searched(beam=3, length_penalty=penalty)
+    native, exported = both(tmp_path / "exported", run, search)
+    alpha = search_options(search)["length_penalty"]
+    assert alpha == pytest.approx(penalty.get("alpha", 0.0), abs=2e-6)
+    assert alpha  # with 0 CTranslate2 would stop earlier
     given = sentences(20)
     ours, theirs = dict(native.find(given)), dict(exported.find(given))
     compared = [at for at in given if all(it.finished for it in ours[at])]
@@ -157,6 +162,24 @@ def test_all_hypotheses_are_ranked_as_the_recipe_says(
         assert [it.tokens for it in ours[at]] == [it.tokens for it in theirs[at]]
         for mine, other in zip(ours[at], theirs[at], strict=True):
             assert mine.score == pytest.approx(other.score, abs=1e-3)
+
+
+@needs_ctranslate2
+def test_batches_have_bounded_rows_and_the_longest_sources_first(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, exported = both(tmp_path / "exported", trained, replace(searched(beam=3), batch_tokens=100))
+    engine, calls = exported._translator, list[tuple[int, int]]()
+
+    def noted(batch: list[list[str]], **options: Any) -> Any:
+        calls.append((len(batch[0]), options["max_batch_size"]))
+        return engine.translate_batch(batch, **options)
+
+    double = SimpleNamespace(translate_batch=noted, device=engine.device)
+    monkeypatch.setattr(exported, "_translator", double)
+    assert len(list(exported.translate(["one", "one two three", "one two"]))) == 3
+    assert calls == sorted(calls, reverse=True)
+    assert {size for _, size in calls} == {100 // 3}
 
 
 @needs_ctranslate2
