@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -149,11 +150,23 @@ def test_what_is_forced_is_there_and_constraints_mean_what_they_meant() -> None:
         assert begun in [tokens[at : at + 2] for at in range(len(tokens))]
 
 
+def test_the_search_makes_as_many_hypotheses_as_are_asked_for() -> None:
+    strategy, source = Mock(), some_sources()
+    strategy.search.return_value = []
+    few = Shortlister(FEW, made("gnmt")).choose(source, source[:, :0])
+    few.search(strategy, source, MAX_LENGTHS, [], None, 3)
+    assert strategy.search.call_args.args[-1] == 3
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 def test_in_every_precision(precision: InferencePrecision) -> None:
     model, source, cpu = made("gnmt"), some_sources(), torch.device("cpu")
     exact = found(Shortlister(FEW, model), strategies["greedy"], source, MAX_LENGTHS)
     shortlister = Shortlister(FEW, model, precision)
+    if precision != "int8":  # which computes its outputs as "auto" does
+        narrow = shortlister._narrow(model, torch.tensor([EOS]))
+        dtype = narrow(torch.zeros(1, model.output.in_features)).dtype
+        assert dtype == {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
     convert(model, precision, cpu)
     with autocast(precision, cpu):
         low = found(shortlister, strategies["greedy"], source, MAX_LENGTHS)
