@@ -283,8 +283,10 @@ def test_a_request_says_what_a_translation_begins_with_and_what_it_holds() -> No
     assert list(asking.translate([Request(" ", prefix="k")])) == [""]
     request = Request("abc", prefix="k", phrases=("l",), avoid=("cb", "a"))
     assert asking.encode([request])[0].avoided == [[6, 5], [4]]
-    [[whole]] = asking.translations([Request("abc", prefix="cba")])  # the end has room, too
-    assert (whole.text, whole.hypothesis.finished) == ("cba", True)
+    # The end has room, too, and nothing else.
+    for prefix, is_finished in (("cba", True), ("cb", False)):
+        [[whole]] = asking.translations([Request("abc", prefix=prefix)])
+        assert (whole.text, whole.hypothesis.finished) == ("cba", is_finished)
 
 
 @for_each(
