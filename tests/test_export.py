@@ -169,17 +169,20 @@ def test_batches_have_bounded_rows_and_the_longest_sources_first(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, exported = both(tmp_path / "exported", trained, replace(searched(beam=3), batch_tokens=100))
-    engine, calls = exported._translator, list[tuple[int, int]]()
+    engine, calls = exported._model.translator, list[list[int]]()
 
     def noted(batch: list[list[str]], **options: Any) -> Any:
-        calls.append((len(batch[0]), options["max_batch_size"]))
+        calls.append([len(source) + 1 for source in batch])  # and EOS
         return engine.translate_batch(batch, **options)
 
-    double = SimpleNamespace(translate_batch=noted, device=engine.device)
-    monkeypatch.setattr(exported, "_translator", double)
-    assert len(list(exported.translate(["one", "one two three", "one two"]))) == 3
-    assert calls == sorted(calls, reverse=True)
-    assert {size for _, size in calls} == {100 // 3}
+    double = SimpleNamespace(translate_batch=noted)
+    monkeypatch.setattr(exported._model, "_of_process", (os.getpid(), double))
+    lines = ["one two three four five six", "one", "one two three", *["one two"] * 9]
+    assert len(list(exported.translate(lines))) == len(lines)
+    lengths = [length for call in calls for length in call]
+    assert lengths == sorted(lengths, reverse=True)
+    assert len(calls) > 1
+    assert all(len(call) * call[0] <= 100 // 3 for call in calls)
 
 
 @needs_ctranslate2
@@ -188,7 +191,9 @@ def test_the_threads_of_torch_stay_as_they_were(
 ) -> None:
     before = torch.get_num_threads()
     monkeypatch.setattr("nmt.inference.ctranslate2.available_cores", lambda: before + 1)
-    both(tmp_path / "exported", random_run(tmp_path / "run", Subwords.load(trained)), searched())
+    run = random_run(tmp_path / "run", Subwords.load(trained))
+    _, exported = both(tmp_path / "exported", run, searched())
+    assert exported._model.translator is not None
     assert torch.get_num_threads() == before
 
 
