@@ -33,9 +33,9 @@ def test_the_steps_of_a_search_on_a_gpu_use_memory_efficient_attention(
     chosen: dict[str, bool] = {}
     for name in ("enable_cudnn_sdp", "enable_flash_sdp"):
         monkeypatch.setattr(torch.backends.cuda, name, partial(chosen.__setitem__, name))
-    choose_attention(CPU)
+    choose_attention("cpu")
     assert chosen == {}
-    choose_attention(torch.device("cuda"))
+    choose_attention("cuda")
     assert chosen == {"enable_cudnn_sdp": False, "enable_flash_sdp": False}
 
 

@@ -19,6 +19,7 @@ from nmt.errors import NmtError
 from nmt.formats import import_model, importing
 from nmt.inference import pretrained
 from nmt.inference.pretrained import is_hub_name
+from nmt.io.files import user_cache
 from nmt.runs import Run
 
 pytest.importorskip("transformers")
@@ -175,9 +176,9 @@ def test_mistakes_are_one_line(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for value in (str(tmp_path / "file"), ""):
         monkeypatch.setenv("NMT_CACHE", value)
-        assert pretrained.cache() == tmp_path / ("file" if value else "nmt")
+        assert user_cache() == tmp_path / ("file" if value else "nmt")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert pretrained.cache() == Path.home() / ".cache" / "nmt"
+    assert user_cache() == Path.home() / ".cache" / "nmt"
     monkeypatch.setenv("NMT_CACHE", str(tmp_path / "file"))
     with pytest.raises(
         NmtError, match=r"cannot be written: .*; set NMT_CACHE to another directory"

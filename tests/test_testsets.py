@@ -33,7 +33,7 @@ def home(tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     """Where sacreBLEU keeps what it fetches; it knows one test set, and one with a wrong sum."""
     kept = tmp_path / "home"
     monkeypatch.setattr(base, "SACREBLEU_DIR", str(kept))
-    monkeypatch.setattr(testsets, "SACREBLEU_DIR", str(kept))
+    monkeypatch.setattr("sacrebleu.utils.SACREBLEU_DIR", str(kept))
     digest = hashlib.md5(archive.read_bytes()).hexdigest()
     for name, checksum in (("tiny/full", digest), ("wrong", "0" * 32)):
         entry = PlainTextDataset(

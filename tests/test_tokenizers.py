@@ -111,7 +111,7 @@ def test_a_model_that_cannot_be_fetched_is_said_on_one_line(
 
     monkeypatch.setattr(tokenizer_spm, "SACREBLEU_DIR", str(tmp_path / "home"))
     monkeypatch.setattr(tokenizer_spm, "download_file", broken)
-    monkeypatch.setattr(tokenizers, "SACREBLEU_DIR", str(tmp_path / "home"))
+    monkeypatch.setattr("sacrebleu.utils.SACREBLEU_DIR", str(tmp_path / "home"))
     (tmp_path / "text").write_text("one\n")
     setting = "score.metrics=[{name: bleu, tokenize: flores200}]"
     done = nmt("score", "-r", tmp_path / "text", tmp_path / "text", "--set", setting)
