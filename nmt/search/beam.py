@@ -103,6 +103,7 @@ class BeamState(SearchState):
         **fields: Any,
     ) -> Self:
         """Return the initial state; `fields` are the fields of a subclass."""
+        # A requested list may be longer than the beam.
         num_finished = max(strategy.beam, count)
         nothing = torch.full((len(source), num_finished), float("-inf"), device=source.device)
         return cls(
@@ -133,6 +134,7 @@ class BeamState(SearchState):
             is_eos &= torch.arange(is_eos.size(1), device=is_eos.device) < places
         self._finish(candidates, is_eos)
         self._prune()
+        # State.select takes rows of the whole batch; parents are numbered within their sentence.
         first_rows = torch.arange(0, sentences * rows, rows, device=parents.device)
         return first_rows[:, None] + parents.gather(1, chosen)
 
@@ -146,6 +148,7 @@ class BeamState(SearchState):
         values = self.alive.log_probabilities[..., None] + values
         order = self._best_first(values, tokens)
         best = order[:, : min(wanted, rows * (vocabulary - 2))]  # PAD and BOS never follow
+        # [B, K, C] is flattened row by row.
         parents = best // values.size(-1)
         log_probabilities = values.flatten(1).gather(1, best)
         # The length of a candidate without BOS is the length of its parent with BOS.
@@ -153,6 +156,8 @@ class BeamState(SearchState):
         candidates = self.alive.extend(
             tokens.flatten(1).gather(1, best),
             log_probabilities,
+            # Wu et al. 2016, equation 14; the coverage penalty needs attention, so it comes after
+            # the search.
             scores=log_probabilities / divisor,
             parents=parents,
         )
@@ -164,6 +169,8 @@ class BeamState(SearchState):
         # follows sees some tokens and not the whole vocabulary.
         values, tokens = continuations.likeliest(count)
         if self.strategy.pruning_tokens is not None:
+            # Unlike in the paper, each row keeps `count` tokens: the only row of the first step
+            # must fill a list.
             best = values.topk(min(self._least_tokens, values.size(-1))).values
             least = torch.minimum(best[..., :1] - self.strategy.pruning_tokens, best[..., -1:])
             values = values.masked_fill(values < least, float("-inf"))
@@ -197,6 +204,7 @@ class BeamState(SearchState):
             best = alive.log_probabilities.amax(1, keepdim=True)
             alive = alive.without(is_spare & (alive.log_probabilities < best - strategy.pruning))
         if strategy.pruning_finished is not None:
+            # Minus infinity while nothing is finished, which prunes nothing.
             best = self.finished.scores[:, :1]
             alive = alive.without(is_spare & (alive.scores < best - strategy.pruning_finished))
         self.alive = alive
@@ -220,11 +228,13 @@ class BeamState(SearchState):
     def is_done(self) -> Tensor:
         """Return the sentences that meet the strategy's stop criterion: [B] bool."""
         best = self.alive.log_probabilities.amax(1)  # minus infinity where nothing is alive
+        # Finished hypotheses are sorted, so the last place is filled last.
         if self.strategy.stop in ("first_beam", "shrinking_beam"):
             return best.isneginf() | (self.finished.scores[:, -1] > float("-inf"))
         # Log-probabilities only fall and divisors only rise: no alive sequence can end above this.
         bound = best / self.final_divisors
         if self.strategy.stop == "current_length":
+            # BOS does not count.
             length = self.alive.tokens.size(-1) - 1
             bound = best / _divisor(self.strategy.length_penalty, length)
         # optimistic, as the paper's code stops, asks for the best hypothesis alone.
@@ -232,6 +242,7 @@ class BeamState(SearchState):
         is_decided = self.finished.scores[:, deciding] >= bound
         if self.count == 1:
             return is_decided
+        # A short list is complete where nothing is left that could end.
         return is_decided & (best.isneginf() | ~self.finished.scores[:, self.count - 1].isneginf())
 
     def select_sentences(self: Self, sentences: Tensor) -> Self:

@@ -82,12 +82,15 @@ class BeamGroup(BeamState):
 
     @property
     def _least_tokens(self) -> int:
+        # Tokens that lead to sequences of earlier groups may drop out, and the list must still
+        # fill.
         return self.count + self.held.size(1)
 
     def _best_first(self, values: Tensor, tokens: Tensor) -> Tensor:
         same = tokens[..., None] == self.taken[:, None, None]  # [B, K, C, n]
         values = values - self.strategy.diversity * same.sum(-1)
         if self.held.size(1):
+            # Finite, so that such a sequence still ranks before one that does not exist.
             values = values - EARLIER_GROUP_PENALTY * self._are_held(tokens)
         return super()._best_first(values, tokens)
 
@@ -121,10 +124,12 @@ class DiverseBeamState(SearchState):
             flat = group.advance(Continuations(log_probabilities[:, part]))
             # A finished group waits for the other groups, without alive sequences.
             group.alive = group.alive.without(group.is_done()[:, None])
+            # From rows of the group to rows of the whole batch.
             parents.append(flat // num_rows * rows + flat % num_rows + first)
             # In the first step all groups read the one row that exists.
             first += 0 if is_main else num_rows
             exists = group.alive.scores > float("-inf")
+            # PAD is never a candidate, so rows without a sequence penalise nothing.
             continued = group.alive.tokens.where(exists[..., None], PAD)
             taken = torch.cat((taken, continued[..., -1]), dim=1)
             if self.count > 1:

@@ -56,11 +56,15 @@ class Greedy(Strategy):
         state = model.start(source)
         last, sums = torch.full((len(source), 1), BOS), torch.zeros(len(source), 1)
         for step in range(1, longest + 1):
+            # In float32 in every precision: sums of half-precision numbers would lose their last
+            # digits.
             logits = model.step(last, state)[:, 0].float()
             log_probabilities = logits.log_softmax(-1)
             # numpy finds a maximum, the first of equals, in a tenth of torch's time.
             # The array shares the memory of the logits, whose log-softmax is computed already.
             values = logits.detach().numpy()
+            # After the log-softmax: PAD and BOS keep their share of the probability, as in the
+            # common loop.
             values[:, PAD] = values[:, BOS] = float("-inf")
             tokens = values.argmax(-1)
             last = torch.from_numpy(tokens)[:, None]
@@ -69,6 +73,7 @@ class Greedy(Strategy):
             if staying is not None:
                 if not staying:
                     break
+                # [B', 1], the parents that State.select expects.
                 rows = torch.tensor(staying)[:, None]
                 last, sums = last[staying], sums[staying]
                 state.select(rows)

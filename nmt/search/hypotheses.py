@@ -49,6 +49,7 @@ class Hypotheses:
         """Return one row per sentence, which contains only BOS."""
         tokens = source.new_full((len(source), 1, 1), BOS)
         zeros = torch.zeros(tokens.shape[:2], device=source.device)
+        # Both fields may share a tensor, because no method writes into them.
         return cls(tokens, zeros, zeros)
 
     def extend(
@@ -187,6 +188,7 @@ def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
         values = F.pad(values, (0, -width % BLOCK), value=float("-inf"))
     blocks = values.reshape(-1, BLOCK)  # [rows n, BLOCK]
     maxima = blocks.amax(-1).view(*values.shape[:-1], -1)  # [..., n]
+    # Unsorted, because the second topk sorts what it finds.
     chosen = maxima.topk(count, sorted=False).indices  # [..., count]
     firsts = torch.arange(0, len(blocks), maxima.size(-1), device=values.device)  # of each row
     rows = (firsts.view(*values.shape[:-1], 1) + chosen).flatten()
@@ -207,6 +209,7 @@ def top_on_gpu(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     chosen = maxima.topk(count, sorted=False).indices  # [..., count]
     places = chosen[..., None] + torch.arange(0, whole, blocks, device=values.device)
     left = torch.arange(whole, width, device=values.device)
+    # The values that fill no block are searched in any case.
     places = torch.cat((places.flatten(-2), left.expand(*places.shape[:-2], -1)), -1)
     largest, at = values.gather(-1, places).topk(count)
     return largest, places.gather(-1, at)

@@ -60,6 +60,7 @@ class NoPenalty(LengthPenalty):
 
     def divisor(self, lengths: Any) -> Any:
         """Return 1 for every length."""
+        # A power, so that a tensor of lengths gives a tensor of ones.
         return lengths**0.0
 
 
@@ -137,7 +138,9 @@ def with_coverage(
     target = as_rows(outputs).to(source.device)
     source = source[sentences]  # [N, S]
     weights = model.source_attention(source, target_input(target)).float()  # [N, T, S]
+    # Padding of shorter outputs attends to the source, too.
     covered = (weights * (target != PAD)[..., None]).sum(1)
+    # Wu et al. 2016, equation 14: attention above 1 earns nothing.
     logarithms = covered.clamp(MIN_ATTENTION, 1.0).log()
     # The end of the source has nothing to be translated.
     is_token = (source != PAD) & (source != EOS)
@@ -146,4 +149,5 @@ def with_coverage(
         [replace(hypothesis, score=hypothesis.score + next(penalties)) for hypothesis in hypotheses]
         for hypotheses in lists
     ]
+    # With this count no cut hypothesis is dropped.
     return [best_first(hypotheses, len(hypotheses)) for hypotheses in penalised]

@@ -74,7 +74,9 @@ class Sample(Strategy):
             return SampleState(self, Hypotheses.open(source), numbers)
         # A list that is longer than `samples` needs as many distinct draws as it has entries.
         samples = max(self.samples, count)
+        # Two numbers for each draw: one for the token, one for its key.
         numbers = self._numbers(samples, source, max_lengths, 2, samples)
+        # float64, because keys come from differences of close numbers.
         zeros = torch.zeros(len(source), 1, dtype=torch.float64, device=source.device)
         return DifferentSamples(self, Hypotheses.open(source), zeros, zeros, numbers, count)
 
@@ -89,6 +91,8 @@ class Sample(Strategy):
             digest = hashlib.blake2b(words.encode(), digest_size=8).digest()
             # On the CPU for every device: generators of GPUs give other numbers.
             generator = torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
+            # As many numbers as the sentence's own maximum length: a longer neighbour must not
+            # change them.
             row[:, :length] = torch.rand(
                 samples, length, *shape, dtype=torch.float64, generator=generator
             )
@@ -99,6 +103,7 @@ class Sample(Strategy):
         if self.temperature != 1.0:
             logits = logits / self.temperature
         if self.top_k is not None and self.top_k < logits.size(-1):
+            # Tokens that tie with the last one stay, so the order of ids decides nothing.
             least = logits.topk(self.top_k).values[..., -1:]
             logits = logits.masked_fill(logits < least, float("-inf"))
         probabilities = logits.softmax(-1).nan_to_num_(0.0)  # 0 if no token may follow
@@ -108,6 +113,7 @@ class Sample(Strategy):
             is_kept = (
                 falling.cumsum(-1) - falling < self.top_p
             )  # likelier tokens sum to less than top_p
+            # The least likely token that is kept; equally likely tokens stay as well.
             least = falling.where(is_kept, 1.0).amin(-1, keepdim=True)
             probabilities = probabilities.masked_fill(probabilities < least, 0.0)
         return probabilities
@@ -128,6 +134,7 @@ class SampleState(SearchState):
         parents = None
         if alive.tokens.size(1) < samples:  # the first step
             first = torch.arange(len(probabilities), device=probabilities.device)
+            # While a sentence has one row, the row's index in the batch is the sentence's.
             parents = first[:, None].expand(-1, samples)
             alive = alive.take(torch.zeros_like(parents))
         tokens = drawn(probabilities, self.numbers[..., alive.tokens.size(-1) - 1])  # [B, K]
@@ -212,7 +219,9 @@ class DifferentSamples(SearchState):
             # Probability of all continuations that this step has not drawn yet.
             rest = probabilities.sum(-1).log() + self.drawn_with
             if draw:  # largest key of the rest: Gumbel noise truncated at the key before
+                # Kool et al.: phi - log(exp(phi - T) - log U), with U = 1 - u, because u may be 0.
                 key = rest - ((rest - key).exp() - (-number[..., 1]).log1p()).log()
+            # Fewer tokens may follow than samples are requested.
             key = key.masked_fill(rest.isneginf(), float("-inf"))
             token = drawn(probabilities, number[..., 0])[..., None]
             children.append((token, probabilities.gather(-1, token).log(), key[..., None]))
@@ -261,6 +270,7 @@ def drawn(probabilities: Tensor, numbers: Tensor) -> Tensor:
     up_to = blocks.sum(-1).double().cumsum(-1)
     rows = (-1, numbers.size(1), -1)
     up_to, blocks = up_to.expand(*rows).contiguous(), blocks.expand(*rows, -1)
+    # Scaling one number is cheaper than normalising V probabilities.
     goals = numbers[..., None] * up_to[..., -1:]
     chosen = _first_above(up_to, goals)  # [B, K, 1]
     block = blocks.gather(-2, chosen[..., None].expand(-1, -1, -1, BLOCK))[..., 0, :].double()
@@ -278,4 +288,5 @@ def _first_above(sums: Tensor, goals: Tensor) -> Tensor:
     whole = sums[..., -1:]
     # A goal that rounding moved to the very end would choose a token of probability 0.
     goals = goals.minimum(whole.nextafter(torch.zeros_like(whole)))
+    # Where nothing may follow, all sums are 0, and none exceeds the goal.
     return torch.searchsorted(sums, goals, right=True).clamp(max=sums.size(-1) - 1)
