@@ -159,6 +159,7 @@ def _build_within(
         with _weights_within(count, elements, mode.message), mode:
             return build()
     except BUILD_ERRORS as error:
+        # torch appends frames of C++ to its messages.
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise NmtError(f"no such model can be built: {reason}") from None
 
@@ -182,6 +183,7 @@ def _weights_within(count: int, elements: int, message: str) -> Iterator[None]:
     try:
         yield
     finally:
+        # The hook is global: left there, it would count the weights of every later model.
         hook.remove()
 
 
@@ -206,6 +208,7 @@ class _BuildingMode(TorchFunctionMode):
             # Weights come from a checkpoint, so drawing them first would only take time.
             if isinstance(filled, nn.Parameter):
                 return filled
+        # Counted from the arguments; see `CREATORS`.
         if function is torch.arange:
             bounds = [*args, *(kwargs[name] for name in ("start", "end", "step") if name in kwargs)]
             start, end, step = {1: (0, *bounds, 1), 2: (*bounds, 1)}.get(len(bounds), bounds)

@@ -29,6 +29,7 @@ VERSION = 2
 
 REMEDY = "use another checkpoint of the run"
 
+# Only the spelling of `Run.save`: with more zeros one update would have two names.
 _NAME = re.compile("update_([0-9]{7}|[1-9][0-9]{7,})")
 
 WEIGHTS = "model.safetensors"
@@ -48,6 +49,7 @@ class _CheckpointDescription:
     def __post_init__(self) -> None:
         if self.update < 0:
             raise ValueError(f"update must be at least 0, not {self.update}")
+        # A description from elsewhere must not name files outside of its directory.
         documents.check_inside(self.files)
 
 
@@ -119,6 +121,7 @@ class Checkpoint:
             trainer_state=finite(self.trainer_state),
             files=self.files,
         )
+        # Whoever reads while a validation amends the scores finds one whole description.
         with files.whole_file(self.path / "checkpoint.json") as unfinished:
             unfinished.write_text(_FORMAT.text(description), encoding="utf-8")
 
@@ -148,10 +151,12 @@ class Checkpoint:
             NmtError: a file is damaged, or the weights are missing.
         """
         for name in {WEIGHTS, *self.files}:
+            # Pruning has removed the optimizer's state of older checkpoints.
             if name == WEIGHTS or (self.path / name).exists():
                 self._check(name)
 
     def _tensors(self, name: str) -> dict[str, Tensor]:
+        # Imported here with torch, which reading a description does not need.
         from safetensors.torch import load_file
 
         path = self._check(name)
@@ -223,6 +228,7 @@ def copy_weights(weights: Tensors, into: Tensors) -> None:
     Raises:
         NmtError: names or shapes differ.
     """
+    # Before the first copy: a refused checkpoint must not leave a model half overwritten.
     check_same_shapes({"the model": into, "the checkpoint": weights})
     with torch.no_grad():
         for name, weight in into.items():
@@ -238,6 +244,7 @@ def check_same_shapes(named: Mapping[str, Tensors]) -> None:
     Raises:
         NmtError: names or shapes differ; the message names the first such weight.
     """
+    # Sorted, because a set of strings has another order in each process.
     for name in sorted({name for weights in named.values() for name in weights}):
         shapes = {
             owner: str(list(weights[name].shape)) if name in weights else "missing"
@@ -277,6 +284,7 @@ def write_tensors(
     from safetensors.torch import save_file
 
     try:
+        # safetensors refuses views such as transposed weights.
         save_file({key: value.contiguous().cpu() for key, value in tensors.items()}, path, metadata)
     except SafetensorError as error:  # raised instead of OSError, even for a full disk
         raise os_error(error, path) from None
@@ -333,6 +341,7 @@ class Base:
         if not path.exists():
             raise NmtError(f"{path}: missing, but {run} adapts this checkpoint; {remedy}")
         checkpoint = Checkpoint.open(path)
+        # An adaptation only fits the weights that it was trained on, whatever the path says.
         if checkpoint.digest != self.weights:
             raise NmtError(f"{path}: not the checkpoint that {run} adapts; {remedy}")
         return checkpoint

@@ -106,6 +106,7 @@ class Export:
             stored=stored,
             files={
                 str(file.relative_to(path)): FileFacts.from_file(file)
+                # In order, so that equal exports have equal descriptions.
                 for file in sorted(path.rglob("*"))
                 if file.is_file()
             },

@@ -132,6 +132,7 @@ def complete_model(run: Run, subwords: Subwords, weights: Tensors) -> tuple[Mode
         NmtError: the recipe and the weights do not fit together, or the run's base is missing or
             has other weights.
     """
+    # Imported here, because finding a checkpoint for CTranslate2 needs no torch.
     from nmt.models import ModelConfig
     from nmt.runs.building import build_with
 

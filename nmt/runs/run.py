@@ -212,6 +212,7 @@ class Run:
                 f"`nmt shortlist --model {self.path}`"
             )
         shortlist, subwords = Shortlist.load(self.path / SHORTLIST), self.subwords
+        # Ids of another vocabulary would silently stand for other words.
         if not shortlist.is_of(subwords.fingerprint, subwords.source_size, subwords.target_size):
             raise NmtError(
                 f"{self.path / SHORTLIST}: made for other subwords than the run's; make it again "
@@ -257,6 +258,7 @@ class Run:
     def target(self, name: str) -> Path | None:
         """Return the target of a link ("best" or "last"), None without the link."""
         link = self.path / name
+        # lexists, because a link to a removed checkpoint is an error and not the absence of a link.
         return Path(os.path.realpath(link)) if os.path.lexists(link) else None
 
     def checkpoint(self, name: str) -> Checkpoint | None:
@@ -294,8 +296,10 @@ class Run:
         checks.append((self.path, partial(_verify_base, self.path)))
         checks += [(path, partial(_verify, path)) for path in self.checkpoint_paths()]
         checks += [(self.path, partial(self.checkpoint, name)) for name in LINKS]
+        # Two links may lead to the same damaged checkpoint.
         reported = set()
         for place, check in checks:
+            # One damaged file must not hide the next.
             try:
                 check()
             except (NmtError, OSError) as error:
@@ -351,8 +355,10 @@ class Run:
 
     def link(self, newest: Checkpoint, best: bool) -> None:
         """Point the link "last" and, if `best`, "best" to the newest checkpoint."""
+        # "last" first: after a kill between the two, training resumes from the newest checkpoint.
         for name in LINKS if best else LINKS[:1]:
             if self.target(name) != newest.path.resolve():
+                # Relative, so that the run can be moved.
                 files.point(self.path / name, newest.path.name)
 
     def prune(self, keep_last: int) -> None:
@@ -362,6 +368,7 @@ class Run:
         the last to resume from, and the previous in case the last is damaged.
         """
         kept = {self.target(name) for name in LINKS}
+        # Damaged checkpoints take no place among the newest, and are left for the user to inspect.
         sound = [
             checkpoint for _, checkpoint in self.examined() if isinstance(checkpoint, Checkpoint)
         ]
@@ -392,6 +399,7 @@ def make_directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = error.strerror
+        # Otherwise the system's reason would be that the file exists.
         if path.is_symlink() and not path.exists():
             reason = f"it is a link to {os.readlink(path)}, which does not exist"
         raise NmtError(

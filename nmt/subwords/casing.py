@@ -38,6 +38,7 @@ def in_lower_case(
     words = _WORD.findall(line)
     low = _lower(line)
     kept = [symbols is not None and symbols.search(word) is not None for word in words]
+    # The mark of a single word costs as much, so a line of one word has that one.
     is_upper = low.upper() == line != low and len(words) > 1 and not any(kept)
     # One mark for a line in capitals, which is as common as headlines.
     if is_whole and is_upper:
@@ -56,6 +57,7 @@ def in_upper_case(symbols: Iterable[str]) -> re.Pattern[str] | None:
 
 def _lower(text: str) -> str:
     """Return the text in lower case, of the same length: characters that would change it stay."""
+    # U+0130 becomes two characters in lower case, which would move all offsets after it.
     return "".join(low if len(low := letter.lower()) == 1 else letter for letter in text)
 
 
@@ -66,6 +68,7 @@ def _mark(word: str) -> str | None:
         return None
     for mark in (TITLE, UPPER):
         letters = [*low]
+        # Tried exactly as decoding does it: what a mark does not restore would be lost.
         _raise(letters, mark, 0)
         if "".join(letters) == word:
             return mark
@@ -79,6 +82,7 @@ def _raise(letters: list[str], mark: str, start: int, kept: Container[int] = ())
     for at in range(start, len(letters)):
         if mark != CAPITALS and letters[at] == " ":
             return
+        # Quotation marks and digits before the first letter do not use up the mark.
         has_case = letters[at].upper() != letters[at].lower()
         if at not in kept:
             letters[at] = letters[at].upper()
@@ -143,6 +147,7 @@ class CasedSegmenter(WrappedSegmenter):
         """Return the ids of a random segmentation."""
         text, marks = self.lowered(line)
         ids = self._marked(self.inner.sample(text, alpha, draw), text, marks)
+        # Where lower case changes the words, the line keeps its case.
         return self.inner.sample(line, alpha, draw) if ids is None else ids
 
     def decode(self, ids: list[list[int]], num_threads: int = 1) -> list[str]:
@@ -156,6 +161,7 @@ class CasedSegmenter(WrappedSegmenter):
         parts = zip(lines, rows, offsets, texts, strict=True)
         placed = []
         for line, row, places, text in parts:
+            # Offsets lead from normalised text back to the line as it was given.
             begins = self._normalized(line)[1]
             placed.append([begins[place] for place in self._placed(row, places, len(text))])
         return placed
@@ -208,6 +214,7 @@ class CasedSegmenter(WrappedSegmenter):
         restored = []
         for row, text, places in zip(ids, texts, offsets, strict=True):
             letters, placed = [*text], self._placed(row, places, len(text))
+            # A symbol keeps its case, also within a line in capitals.
             symbols = self.symbols.finditer(text) if self.symbols else ()
             kept = {at for symbol in symbols for at in range(*symbol.span())}
             for token, place in zip(row, placed, strict=True):
@@ -218,6 +225,7 @@ class CasedSegmenter(WrappedSegmenter):
 
     def _placed(self, row: list[int], offsets: list[int], end: int) -> list[int]:
         """Return the offsets of all ids, given the offsets of the ids without marks."""
+        # From the end, because a mark has the place of the piece after it.
         place, others = end, reversed(offsets)
         placed = []
         for token in reversed(row):
