@@ -125,6 +125,7 @@ def linked(
     if not piece_weights.size:
         return ()
     sums = np.zeros((len(starts), len(source_starts)))
+    # `sums[rows, columns] +=` would add only one of several pieces of a word.
     np.add.at(sums, (rows[:, None], columns[None]), piece_weights)
     # One source word for each target word: attention tells which word was read, not which were not.
     best = sums.argmax(1).tolist()
@@ -213,6 +214,7 @@ def _batches(
 ) -> Iterator[tuple[list[int], Tensor, Tensor, Tensor]]:
     """Yield batches: indices of the pairs, sources [B, S], target inputs and targets [B, T]."""
     pairs = zip(sources, targets, strict=True)
+    # Pairs of equal shapes become neighbours, so that batches hold little padding.
     lengths = [(max(map(len, pair)), *map(len, pair)) for pair in pairs]
     by_length = sorted(range(len(targets)), key=lengths.__getitem__)
     while by_length:

@@ -146,6 +146,7 @@ class CTranslate2Translator(LineTranslator):
         if count > rows:
             cut, sentences = sentences, {}
         for at, hypotheses in self._search_all(config, sentences, options):
+            # Greedy search has one hypothesis, cut or not: it displaces nothing.
             if rows == 1 or all(hypothesis.finished for hypothesis in hypotheses):
                 yield at, hypotheses
             else:
@@ -184,11 +185,14 @@ class CTranslate2Translator(LineTranslator):
             for batch in self._batches(config, sentences):
                 results = self._model.translator.translate_batch(
                     [self._source(sentences[at].source) for at in batch],
+                    # Sources are cut already; 0 turns off the limit of 1,024 that CTranslate2 has.
                     max_input_length=0,
                     max_decoding_length=max(limits[at] for at in batch),
                     min_decoding_length=0,
                     return_scores=True,
                     return_end_token=True,
+                    # All batches are queued before the first result is read, so that no decoder
+                    # waits.
                     asynchronous=True,
                     **options,
                 )
@@ -379,6 +383,7 @@ class _Model:
                 compute_type=self._compute_type,
                 inter_threads=self.workers,
                 intra_threads=self._threads or (1 if self.workers > 1 else available_cores()),
+                # No limit: a full queue would block the caller, who has read no result yet.
                 max_queued_batches=-1,
             )
         if threads:  # CTranslate2 changes OpenMP's threads, which torch shares

@@ -84,6 +84,7 @@ def fit(
         most: maximum length of a source.
         subwords: subwords of the model, in which lengths are counted.
     """
+    # Neighbouring requests share most of their lines; each is segmented once.
     distinct = list(dict.fromkeys(chain.from_iterable(one.sentences for one in requests)))
     lengths = dict(zip(distinct, _lengths(distinct, subwords), strict=True))
     fitted = []
@@ -101,6 +102,7 @@ def fit(
             kept.append([])
             for line in lines:
                 if lengths[line] > room:
+                    # No gap: the model was trained on adjacent sentences.
                     break
                 room -= lengths[line]
                 kept[-1].append(line)

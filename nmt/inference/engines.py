@@ -65,6 +65,7 @@ def load_runs(
     Raises:
         NmtError: a path is an export, or cannot be loaded.
     """
+    # Imported here, because a run that CTranslate2 translates needs no torch.
     import torch
 
     from nmt.inference.ensembles import ensemble_of, load_members
@@ -125,10 +126,12 @@ def load_fastest(
         translator.engine = f"ctranslate2: {export}"
     except NmtError as error:
         if all(map(Export.exists, paths)):
+            # This package loads no exports, so the first error is the useful one.
             raise
         if warning := check_precision(execution.precision, execution.kind):
             warn(f"precision {warning}")
         translator = load_runs(paths, search, execution, trust_plugins)
+        # The engine that the advice names is the one in use now.
         why = re.sub(rf"(?:;|, or) {re.escape(use_engine('nmt'))}$", "", str(error))
         translator.engine = f"nmt: {why}"
     return translator
@@ -159,6 +162,7 @@ def exported(path: Path, trust_plugins: bool = False) -> Path:
     if Export.exists(path):
         return path
     run, checkpoint = find_checkpoint(path)
+    # The digest, because an update may have been trained again.
     name = f"{checkpoint.path.name}-{checkpoint.digest[:12]}"
     in_run = run.path / EXPORTS
     places = (in_run, files.user_cache() / EXPORTS)
@@ -173,6 +177,7 @@ def exported(path: Path, trust_plugins: bool = False) -> Path:
     for place in places:
         try:
             place.mkdir(parents=True, exist_ok=True)
+            # Two commands may meet a new run at once.
             with files.locked(place, f"exports {run.path}"):
                 if place == in_run:
                     _remove_outdated(place / name, run.path)

@@ -99,15 +99,19 @@ def score_corpus(bitext: Bitext, score: Scorer, path: Path, world: World) -> Non
             desc="scoring", total=total, unit="B", unit_scale=True, leave=False,
             disable=None if world.is_main else True,
         ) as bar:  # fmt: skip
+            # Only the first process reads; every other one contributes None.
             while block := world.gather(next(blocks))[0]:
                 pairs = block.decode(None)
+                # In turn, so that a corpus in order of length gives all processes the same work.
                 part = slice(world.rank, None, world.size)
                 parts = world.gather(score(pairs.source[part], pairs.target[part]))
+                # In a fixed byte order, because another machine may resume the file.
                 scores = np.empty(block.lines, "<f4")
                 for rank, values in enumerate(parts):
                     scores[rank :: world.size] = values
                 if world.is_main:
                     file.write(scores.tobytes())
+                    # A kill then loses one block at most.
                     file.flush()
                 bar.update(block.position - bar.n)
 

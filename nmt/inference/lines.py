@@ -122,6 +122,7 @@ class LineTranslator(ABC):
         refuse_one_string(lines, "lines")
         self.config.check_count(count)
         check_unit(aligned)
+        # No generator itself, so that wrong arguments are refused at the call.
         return self._by_window(
             lines, TranslationOptions(count=count, scored=scored, aligned=aligned)
         )
@@ -213,6 +214,7 @@ class LineTranslator(ABC):
             joined = next(results)
             for part in others:
                 space = space_before(part.text, self.languages)
+                # The parts of a line may have found different numbers of translations.
                 pairs = zip(joined, next(results), strict=False)
                 joined = [first.followed_by(second, space) for first, second in pairs]
             self.counts.empty += bool(joined[0].source.strip()) and not joined[0].text.strip()
@@ -316,6 +318,7 @@ class LineTranslator(ABC):
                 texts = self.subwords.decode_target([one.tokens for one in hypotheses])
                 for text, hypothesis in zip(texts, hypotheses, strict=True):
                     by_text.setdefault(text, hypothesis)
+                # If fewer were found than asked for, a longer list would hold no more.
                 if len(by_text) < count and len(hypotheses) >= asked and asked < longest:
                     too_few[at] = sentences[at]
                 else:
@@ -569,6 +572,7 @@ class LineTranslator(ABC):
         is_main = os.environ.get("RANK", "0") == "0"  # of the processes of torchrun
         if direction not in self.directions.trained and is_main:
             warn(f"{direction[0]} to {direction[1]} was not trained: the translation is zero-shot")
+        # Shallow: all directions share the model, its workers and the counts.
         chosen = copy.copy(self)
         chosen.subwords = tagged(subwords, direction)
         chosen.config = config.for_language(direction[1])

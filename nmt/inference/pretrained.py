@@ -88,6 +88,7 @@ def _imported(source: Path, name: str, languages: tuple[str | None, str | None])
     run = files.user_cache() / "imports" / f"{_stem(name)}-{digest}"
     try:
         run.parent.mkdir(parents=True, exist_ok=True)
+        # Several processes, such as torchrun's, may ask for one model at once.
         with files.locked(run.with_name(f"{run.name}.lock"), f"imports {name}"):
             if not Run.exists(run):
                 import_model(source, run, format_, *languages, name=name)
@@ -108,6 +109,7 @@ def _digest(source: Path, format_: str, languages: tuple[str | None, str | None]
     """Return a hash of what an import depends on."""
     read = sorted(path for path in source.iterdir() if path.is_file())
     lines = [f"{documents.sha256(path)}  {path.name}" for path in read]
+    # Languages that the caller names become part of the imported run.
     lines += [str(VERSION), format_, *(str(language) for language in languages)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 

@@ -143,6 +143,7 @@ class Translator(LineTranslator):
             with self._inference():
                 return self._search_at_once(strategy, sentences, count)
         except NoOutputError as error:
+            # A search only knows the position in the batch, which says nothing to a user.
             [line] = self.subwords.decode_source([sentences[error.sentence].source[:-1]])
             with naming_line(line):
                 raise
@@ -168,12 +169,14 @@ class Translator(LineTranslator):
             constraints = [*constraints, Avoided(phrases=avoided)]
         if any(sentence.prefix for sentence in sentences):
             prefixes = as_rows([sentence.prefix for sentence in sentences]).to(device)
+            # Around all other constraints, none of which may forbid a forced token.
             constraints = [Prefixes(tokens=prefixes, others=constraints)]
         if any(sentence.phrases for sentence in sentences):
             phrases = as_groups([sentence.phrases for sentence in sentences]).to(device)
         forced = [
             [*sentence.prefix, *chain.from_iterable(sentence.phrases)] for sentence in sentences
         ]
+        # No maximum length may cut what the request demands.
         least = [len(tokens) + 1 for tokens in forced]  # and EOS
         max_lengths = torch.tensor([*map(max, lengths, least)], device=device)
         if self.shortlister is None:

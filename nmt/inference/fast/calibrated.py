@@ -65,6 +65,7 @@ def _replace(part: nn.Module, ranges: Ranges, kind: type[FewRowsLinear | ManyRow
                 inner = kind.into(child.inner, limits[0], limits[1])
                 setattr(part, name, TwoLayers(inner, kind(child.outer, limits[1])))
                 continue
+        # A subclass may compute more than a product.
         if type(child) is nn.Linear and child in ranges:
             setattr(part, name, kind(child, ranges[child]))
         else:
@@ -135,6 +136,7 @@ class PaddedCrossAttention(CrossAttention):
         keys, values = split_parts(padded, self.qkv_sizes[1:], self.qkv_heads[1:])
         if heads > shared:
             keys, values = (x.repeat_interleave(heads // shared, dim=1) for x in (keys, values))
+        # Section 3.2.1's 1 / sqrt(d_k), once for the keys and not in each step for the queries.
         return (keys * keys.shape[-1] ** -0.5).transpose(2, 3), values
 
     def forward(self, x: Tensor, memory: Sequence[Tensor], sentences: SentenceLayout) -> Tensor:
@@ -187,6 +189,7 @@ def encode(model: Transformer, source: Tensor) -> Memory:
     is_padding = torch.arange(whole_vectors(pack.longest)) >= torch.from_numpy(lengths)[:, None]
     mask = torch.zeros(is_padding.shape).masked_fill_(is_padding, float("-inf"))
     heads = layers[0][0].shape[1]
+    # Repeated, not expanded: flattening an expanded mask would copy it in each step.
     return Memory(layers, mask[:, None, None].repeat(1, heads, 1, 1))
 
 

@@ -62,6 +62,7 @@ class Quantisation:
         low, high = min(limits[0], 0.0), max(limits[1], 0.0)
         # Without VNNI sums of two products saturate at 16 bits, so inputs have a bit less.
         levels = 127 if any(map(_engine_overflows, FIXED)) else 255
+        # An input that is always 0 has no range.
         scale = max((high - low) / levels, 1e-10)
         return cls(scale, round(-low / scale))
 
@@ -144,6 +145,7 @@ class ManyRowsLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer to rows [..., in] of float32 or of quantised inputs."""
         rows = x.reshape(-1, x.shape[-1])
+        # The inner of two layers hands on integers.
         if rows.dtype != torch.uint8:
             quantised = torch.quantize_per_tensor(rows, self._scale, self._zero, torch.quint8)
             rows = quantised.int_repr()
@@ -179,6 +181,7 @@ def _engine_overflows(name: str) -> bool:
 def _quantised(linear: nn.Linear) -> Tensor:
     """Return the weights of a layer in 8 bits, with a scale for each output."""
     weight = linear.weight.detach()
+    # Symmetric to 0, so that the weights need no zero points.
     scales = (weight.abs().amax(dim=1) / 127).clamp(min=1e-10).double()
     zeros = torch.zeros_like(scales, dtype=torch.int64)
     with warnings.catch_warnings():

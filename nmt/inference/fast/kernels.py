@@ -57,6 +57,7 @@ def convert(
         # Weights are final, so gain and direction become one matrix.
         if parametrize.is_parametrized(module, "weight"):
             parametrize.remove_parametrizations(module, "weight")
+    # Before the loop below, which would replace layers that have a range.
     if ranges:
         for transformer in [part for part in model.modules() if isinstance(part, Transformer)]:
             convert_calibrated(transformer, ranges)

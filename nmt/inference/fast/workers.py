@@ -59,6 +59,7 @@ class Workers(Generic[T, R]):
         Raises:
             NmtError: a process was killed. Errors of the function are raised, too.
         """
+        # A pool's start and transfers cost more than one item gains.
         if self.count == 1 or len(things) < 2:
             yield from map(giving_back_memory(self.function), things)
             return

@@ -48,6 +48,7 @@ def translate_markup(
 
 def _rendered(translator: LineTranslator, segments: list[Segment]) -> list[str]:
     """Return the translation of each segment with its markup; only markup needs alignments."""
+    # Tags often stand between a word and its punctuation, so these are aligned separately.
     unit: Unit = "pieces" if translator.usual_unit == "pieces" else "tokens"
     results = [""] * len(segments)
     # Text without tags needs no alignments, which cost another pass of the model.

@@ -203,6 +203,7 @@ class _Tree:
             self._end_implied(name)
             is_kept = _is_protected(dict(attributes)) or (self.is_html and name in CODE | SILENT)
             closing = f"</{match[1] if match else name}>"
+            # All later walks through the tree are recursive, which Python limits.
             if len(self.open) > MAX_DEPTH:
                 self.open[-1].children.append(Marker(raw + closing, is_block))
             else:

@@ -118,9 +118,11 @@ class _Layout:
         """
         content, slot = "", 2 * units.start + 1
         places = self._places(nodes, source, units)
+        # The order of the source decides between nodes at one place.
         for place in sorted(places, key=lambda place: (place.units, place.order)):
             node, (begin, end) = place.node, place.units
             if begin == end:
+                # Never before what has been written already.
                 start = max(slot, self._slot(begin, place.source.start, units))
                 content += self._text(slot, start)
                 content += self._point(place, start, content[-1:])
@@ -200,6 +202,7 @@ class _Layout:
             else:
                 points.append((order, node, within))
         places = list(stretches)
+        # Points come last: they are moved out of every stretch that they would divide.
         for order, node, within in points:
             at = self._unit_after(within, source, units)
             for other in stretches:
@@ -217,6 +220,8 @@ class _Layout:
             return units  # all of them, before other candidates
         aligned = self._aligned(within, units)
         begin, end = min(aligned, default=0), max(aligned, default=-1) + 1
+        # The stretch with the greatest sum (Kadane's algorithm); units aligned elsewhere are
+        # negative.
         best, most, total = None, 0.0, 0.0
         for at in range(begin, end):
             total += _value(self._units[at], node, within) if at in free else -inf

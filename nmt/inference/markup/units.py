@@ -76,6 +76,7 @@ def raw_of(node: Node) -> str:
     if isinstance(node, Element):
         return f"{node.opening}{''.join(map(raw_of, node.children))}{node.closing}"
     if isinstance(node, TextNode):
+        # A lone "<" was text in the source, and must not begin a tag in the output.
         return node.raw.replace("<", "&lt;")
     return node.raw
 
@@ -305,6 +306,7 @@ class Alignment:
 
 def _occurrences(text: str, line: str, taken: set[int]) -> list[int]:
     """Return the offsets of a text in a line, where no character of the line is taken."""
+    # A lookahead also finds occurrences that overlap.
     offsets = (match.start() for match in re.finditer(f"(?={re.escape(text)})", line))
     return [at for at in offsets if taken.isdisjoint(range(at, at + len(text)))]
 
