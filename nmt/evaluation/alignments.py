@@ -16,6 +16,7 @@ from nmt.evaluation.metrics import Counts, Metric
 
 Link = tuple[int, int]
 
+# At most nine digits: int() refuses thousands of them with an error of its own.
 LINK = re.compile(r"([0-9]{1,9})([-?])([0-9]{1,9})")
 
 

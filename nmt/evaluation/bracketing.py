@@ -25,6 +25,7 @@ from nmt.errors import NmtError
 ROOTS = frozenset({"", "TOP", "S1", "ROOT"})
 PUNCTUATION = frozenset({",", ":", "``", "''", "."})
 SAME = {"PRT": "ADVP"}
+# Trees are walked by recursion, which Python limits.
 MAX_DEPTH = 400
 """Largest depth of nested brackets."""
 
@@ -66,6 +67,7 @@ def read_trees(text: str, where: str) -> Iterator[Tree]:
     for at, token in enumerate(tokens):
         if token == "(":
             label = tokens[at + 1] if at + 1 < len(tokens) else ""
+            # The outermost brackets of the Penn Treebank have no label.
             open_.append(("" if label in "()" else label, [], []))
             if len(open_) > MAX_DEPTH:
                 raise NmtError(f"{where}: brackets are nested more than {MAX_DEPTH} deep")
@@ -112,6 +114,7 @@ def brackets(tree: Tree, counted: Sequence[bool]) -> Counter[tuple[str, int, int
         for child in node.children:
             end = walk(child, end)
         label = plain_label(node.label)
+        # A phrase of punctuation alone holds no counted word.
         if label not in ROOTS and end > start:
             spans[SAME.get(label, label), start, end] += 1
         return end
@@ -172,6 +175,7 @@ def score_brackets(gold: Sequence[Tree], proposed: Sequence[Tree]) -> Bracketing
             raise NmtError(f"tree {number}: its words differ from the words of the gold tree")
         counted = [leaf.label not in PUNCTUATION for leaf in gold_tree.preterminals()]
         gold_spans, spans = brackets(gold_tree, counted), brackets(proposed_tree, counted)
+        # Multisets, because a chain of single children may repeat a bracket.
         both = (gold_spans & spans).total()
         matched += both
         num_gold += gold_spans.total()

@@ -87,6 +87,7 @@ def _functions() -> tuple[Any, Any]:
     return download_model, load_from_checkpoint
 
 
+# One model at a time: each takes gigabytes.
 @lru_cache(maxsize=1)
 def _load(name: str) -> Any:
     download, load = _functions()

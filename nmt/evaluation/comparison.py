@@ -103,6 +103,7 @@ class Resampling:
                     {metric.name: counted},
                     references=None,
                     test_type=self.paired,
+                    # For sacreBLEU 0 means the default of the test, and -1 no intervals.
                     n_samples=self.count or 0,
                     n_ar_confidence=SAMPLES["bs"] if self.confidence else -1,
                 )

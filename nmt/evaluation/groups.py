@@ -62,6 +62,7 @@ def welch_test(first: Sequence[float], second: Sequence[float]) -> float | None:
         return None
     t = (statistics.fmean(first) - statistics.fmean(second)) / math.sqrt(square)
     sizes = (len(first), len(second))
+    # The Welch-Satterthwaite equation.
     freedom = square**2 / sum(
         part**2 / (size - 1) for part, size in zip(squares, sizes, strict=True)
     )

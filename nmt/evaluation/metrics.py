@@ -456,6 +456,7 @@ class PaperBleu(SacreMetric):
         """Return the BLEU of multi-bleu.perl."""
         from sacrebleu.metrics.bleu import BLEU
 
+        # force: no warning about text that looks tokenised, which it is.
         return BLEU(tokenize="none", smooth_method="none", force=True)
 
     def details(self, result: BLEUScore) -> str:

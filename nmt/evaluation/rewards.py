@@ -73,6 +73,7 @@ class Gleu(WordReward):
         """Return common n-grams / n-grams of the text that has more of them."""
         split = _bleu(self.tokenize).tokenizer
         proposed, expected = (_ngrams(split(text).split()) for text in (hypothesis, reference))
+        # Both texts may be empty.
         return (proposed & expected).total() / max(proposed.total(), expected.total(), 1)
 
 

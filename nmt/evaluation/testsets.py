@@ -53,6 +53,7 @@ def by_name(name: str, pair: str) -> TestSet:
         source, references = dataset.get_source_file(pair), dataset.get_reference_files(pair)
     except FileNotFoundError:  # in the unpacked archive: a kill interrupted the unpacking
         raise damaged from None
+    # sacreBLEU exits where a checksum differs.
     except (Exception, SystemExit) as error:
         raise NmtError(
             f"{name}: cannot be fetched: {reason(error)}; remove {home} before another attempt; "
@@ -60,6 +61,7 @@ def by_name(name: str, pair: str) -> TestSet:
             "files with --reference"
         ) from None
     sources, *translations = (Lines.open(Path(path)).read() for path in (source, *references))
+    # sacreBLEU uses whatever an interrupted download has left.
     if {len(sources)} != {*map(len, translations)} or not sources:
         raise damaged
     return TestSet(f"{name} {pair}", by_sentence(translations), sources, pair.partition("-")[2])

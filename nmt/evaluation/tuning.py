@@ -55,7 +55,9 @@ class TuningSet:
         number = self._features.shape[2]
         scales = self._scales()
         starts = [np.ones(number), *np.eye(number), *random.normal(size=(restarts, number))]
+        # In units of their deviations, so that a random direction moves all features alike.
         climbed = [self._climb(start / scales, scales, random) for start in starts]
+        # Rounded first, so that the value belongs to the weights that are printed.
         rounded = [_rounded(weights) for weights in climbed]
         values = [self.value(weights) for weights in rounded]
         best = int(np.argmax(values) if self._metric.higher_is_better else np.argmin(values))
@@ -85,12 +87,14 @@ class TuningSet:
     def _best_on_line(self, weights: Floats, direction: Floats) -> tuple[float, float]:
         """Return the step along a direction with the best value, and that value, signed."""
         steps, changes, heights = [], [], self._features @ weights
+        # Translations that do not exist are never the least steep, and below never the steepest.
         slopes = np.where(self._exist, self._features @ direction, np.inf)
         least = slopes == slopes.min(1, keepdims=True)
         chosen = np.where(least, heights, -np.inf).argmax(1)  # far on the line's negative side
         slopes[~self._exist] = -np.inf
         total = self._at(chosen).sum(0)
         rows = np.arange(len(chosen))
+        # Along the upper envelope of the lines: at each crossing a steeper one takes over.
         while True:
             rise = slopes - slopes[rows, chosen][:, None]
             lead = heights[rows, chosen][:, None] - heights
@@ -109,11 +113,13 @@ class TuningSet:
         points = np.concatenate(steps)
         order = points.argsort(kind="stable")
         points, totals = points[order], total + np.concatenate(changes)[order].cumsum(0)
+        # Beyond the outermost crossings nothing changes, at any distance.
         ends = np.concatenate([[points[0] - 2], points, [points[-1] + 2]])
         wide = np.flatnonzero(np.diff(ends) > NARROW)
         sums = np.concatenate([total[None], totals])[wide]
         values = [self._signed(self._value(row)) for row in sums]
         best = int(np.argmax(values))
+        # The middle of the interval is the farthest from a change of any choice.
         return float(ends[wide[best]] + ends[wide[best] + 1]) / 2, values[best]
 
     def _at(self, chosen: NDArray[np.int64]) -> Floats:
