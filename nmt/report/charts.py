@@ -115,6 +115,7 @@ class Chart:
             description: the chart in words, for screen readers.
         """
         svg = _drawn({"": self}, alone=False)
+        # Matplotlib knows no CSS, so two colours stand for the colours of the page.
         svg = svg[svg.index("<svg") :].replace(INK, "currentColor").replace(GRID, "var(--line)")
         svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", svg)
         return svg.replace("<svg", f'<svg role="img" aria-label="{escape(description)}"', 1)

@@ -138,6 +138,7 @@ def join(device: str = "auto", timeout_minutes: float = 10.0) -> Iterator[World]
     try:
         yield World(rank=rank, size=size, place=place, control=control)
     except RuntimeError as error:
+        # gloo reports a lost peer as a plain RuntimeError.
         if not isinstance(error, dist.DistError) and "gloo" not in str(error).lower():
             raise
         raise LostPeerError(f"rank {rank}: {peers.missing()}") from error
@@ -155,6 +156,7 @@ class _Peers:
         """The store as its host keeps it, maybe with keys of processes before a restart."""
         self.store: PrefixStore | None = None
         """The keys of the processes of this start."""
+        # Otherwise torchrun's agent hosts the store.
         self.hosts_store = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         try:
             self.address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

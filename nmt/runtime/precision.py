@@ -70,6 +70,7 @@ def _is_fast_on_cpu(precision: str) -> bool:
     probes = {"bf16": ["_is_amx_tile_supported"], "fp16": ["_is_amx_fp16_supported"]}[precision]
     if precision == "bf16" and not _is_intel():
         probes.append("_is_avx512_bf16_supported")
+    # Not every version of torch has all these probes.
     has_instructions = any(getattr(torch.cpu, probe, lambda: False)() for probe in probes)
     return has_instructions and onednn_computes_in(low_dtype(precision))
 

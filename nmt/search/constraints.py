@@ -147,6 +147,7 @@ class NoRepeatNgram(Constraint):
     def mask_continuations(self, logits: Tensor, tokens: Tensor) -> None:
         """Mask the tokens that would repeat an n-gram."""
         body = tokens[..., 1:]  # without BOS
+        # unfold refuses a window that is wider than the row.
         if body.size(-1) < self.size:
             return
         ngrams = body.unfold(-1, self.size, 1)  # [B, K, W, size]
@@ -157,6 +158,7 @@ class NoRepeatNgram(Constraint):
         logits.scatter_(-1, follows, NEVER)
 
 
+# By identity: tensors have no single truth value for a generated comparison.
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Prefixes(Constraint):
     """Forced prefixes of the outputs of a batch; other constraints apply only after them."""
