@@ -104,6 +104,7 @@ def in_panels(panels: Mapping[str, Rows], width: int) -> str:
     from rich.text import Text
 
     console = Console()
+    # click's formatter is two columns narrower than the terminal.
     console.width = min(console.width, width + 2)
     names = [name for rows in panels.values() for name, _ in rows]
     widest = min(max(map(len, names)), console.width // 3)
@@ -217,9 +218,11 @@ def _command(name: str) -> Any:
         """Run the command; name standard output in its errors, and tell how it was interrupted."""
         message = INTERRUPTED if options.get("dry_run") else interrupted
         try:
+            # The imports are done: Ctrl-C now unwinds, so that partial files are removed.
             raise_at_interrupt()
             with named(STDOUT), at_sigterm():  # errors about files already name the file
                 command(*arguments, **options)
+                # Within `named`, so that a full disk is reported here and not at the end of Python.
                 sys.stdout.flush()
         except BrokenPipeError:
             raise _ReaderLeftError from None
@@ -306,9 +309,11 @@ def main() -> None:
         sys.exit(_fail("stdout is closed; use > /dev/null where results are not wanted", 1))
     write_utf8(sys.stdout, sys.stderr)
     try:
+        # In standalone mode click would print errors itself, in several lines.
         status = app(prog_name="nmt", standalone_mode=False)
         sys.stdout.flush()
     except LostPeerError as error:
+        # Without clean-up, because torch's destructors may wait for the lost peers, too.
         os._exit(_fail(str(error), 1))
     except UnknownKeyError as error:
         status = _fail(answer_key(error), 1)

@@ -69,6 +69,7 @@ def check_output(output: Path | None, *inputs: Path | None, flag: str = "--outpu
     for path in inputs:
         if path is None:
             continue
+        # A redirected stdin may be the very file that --output would replace.
         read = os.fstat(open_stdin().fileno()) if str(path) == "-" else path.stat()
         if os.path.samestat(read, output.stat()):
             raise NmtError(f"{flag} {output}: is one of the inputs; choose another file")

@@ -63,6 +63,7 @@ def convert(
     options.devices = gpus
     draft = Draft()
     rules.convert(options, draft)
+    # In the order of the pipeline, whatever order the options have.
     sections = ("preprocess", "model", "train", "search")
     recipe = {name: draft.recipe[name] for name in sections if name in draft.recipe}
     show(yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True).rstrip("\n"))

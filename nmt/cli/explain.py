@@ -155,6 +155,7 @@ def explain(
     inputs = [source, *([target] if target else [])]
     lines = [Lines.open(path) for path in inputs]
     check_output(output, *inputs)
+    # Imported after the checks of options: torch takes seconds, a wrong option is refused at once.
     from nmt.explain.figure import figure
 
     languages = target_lang, source_lang
@@ -243,6 +244,7 @@ def _explain(
     if len({*map(len, texts)}) > 1:
         raise unequal_lines(*lines)
     ones = ([side[at : at + 1] for side in texts] for at in range(len(texts[0])))
+    # A picture needs one sentence; the other ones would cost a pass of the model each.
     for part in ones if only_first else [texts]:
         explanations = explain(translators, *part)
         if explanations[0]:

@@ -115,6 +115,7 @@ def filter_pairs(
             if scores is not None:
                 with writer(scores, is_main=True) as stream:
                     for values, _ in cut.masks():
+                        # Nine digits tell all numbers of float32 apart.
                         stream.writelines(f"{value:.9g}\n".encode() for value in values)
     if bitext is None or len(bitext.files) == 1:
         say("the first column was taken as {}, the second as {}".format(*languages))
@@ -176,6 +177,7 @@ def _scratch(
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         if output is not None and bitext and is_main and not is_written_in_place(output):
+            # Sizes and times, because checksums would read gigabytes once more.
             stats = [(str(file), file.stat()) for file in bitext.files]
             shown = [models, [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]]
             digest = hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]

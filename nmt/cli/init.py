@@ -93,6 +93,7 @@ def init(
             "recipe with --dry-run"
         )
     if not dry_run:
+        # Now, and not after the time that measuring takes.
         check_writable(output.parent)
     from nmt.advice.advise import advise
 

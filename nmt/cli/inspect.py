@@ -60,6 +60,7 @@ def inspect(
             raise NmtError(f"{path}: a run, but --html is for a dataset; use nmt report for runs")
         _run(path, verify, as_json)
         return
+    # Imported here, because the description of a run needs no dataset.
     from nmt.data.dataset import Dataset, shards_of
     from nmt.data.manifest import MANIFEST, MANIFESTS
     from nmt.recipe.config import json_values
@@ -185,6 +186,7 @@ def _show_run(run: "Run") -> None:
     from nmt.subwords.wrappers import ORDER_FILE
 
     show(f"run, {run.source_lang} to {run.target_lang}, {run.section('model').get('arch')}")
+    # The names of files decide, because loading subwords takes longer.
     if DIRECTIONS_FILE in run.files and (directions := run.subwords.directions):
         _show_directions(directions)
     if ORDER_FILE in run.files:

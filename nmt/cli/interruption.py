@@ -37,6 +37,7 @@ def terminable() -> Iterator[None]:
     def end(number: int, _: object) -> None:
         """Raise the error once; a worker process, which inherits the handler, ends at once."""
         is_worker = os.getpid() != process
+        # A second signal must not interrupt the clean-up of the first.
         signal.signal(number, signal.SIG_DFL if is_worker else signal.SIG_IGN)
         if is_worker:
             os.kill(os.getpid(), number)
@@ -51,5 +52,6 @@ def terminable() -> Iterator[None]:
 
 def _end(number: int, _: object) -> None:
     if sys.stderr is not None:  # closed by the shell
+        # Not print, which fails if the signal interrupts another print.
         os.write(sys.stderr.fileno(), f"nmt: error: {INTERRUPTED}\n".encode())
     os._exit(128 + number)

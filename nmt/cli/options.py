@@ -82,6 +82,7 @@ def recipe_flags(table: Table) -> Callable[[Callable[..., None]], Callable[..., 
     last = {"config": ConfigFlag, "set_": SetFlag, "plugin": PluginFlag}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        # Annotations are strings in some modules, and Typer needs the types.
         signature = inspect.signature(command, eval_str=True)
 
         @functools.wraps(command)
@@ -170,6 +171,7 @@ def help_text(key: Key, flags: Mapping[str, str]) -> str:
 
     text = re.sub(r"`+([^`]+)`+", flag, summary(key.documentation))
     values = key.values
+    # A docstring that names the values already needs no list of them.
     if len({*values} & {*re.findall(r"[\w+]+", text)}) < min(2, len(values)):
         *others, last = values
         text += f" One of {', '.join(others)} or {last}."

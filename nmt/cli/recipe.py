@@ -103,6 +103,7 @@ def load(
         _merge(values, layer)
     assigned = [parse_assignment(text) for text in assignments or []]
     set_by_flags = {path: value for path, value in flags.items() if value is not None}
+    # Afterwards the choice would drop the keys of its part that --set has set.
     for choice in [
         path for path in set_by_flags if any(key.startswith(f"{path}.") for key, _ in assigned)
     ]:

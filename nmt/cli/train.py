@@ -128,6 +128,7 @@ def _experiment(settings: RecipeSettings) -> "Experiment":
     begun = _trained(path) if Run.exists(path) else None
     parent = train.get("init_from") or (begun and begun.section("train").get("init_from"))
     if parent and (origin := begun or _trained(Path(str(parent)))):
+        # The model comes from the run that is resumed or adapted; flags then override it.
         recipe = settings.load({name: origin.section(name) for name in ("model", "search")})
     if begun is None and os.environ.get("RANK", "0") == "0":
         data = Path(str(train.get("data", TrainConfig.data)))

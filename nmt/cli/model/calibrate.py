@@ -62,6 +62,7 @@ def calibrate(
     manifest = dataset.manifest
     loaded.run.check_languages(data, (manifest.source_lang, manifest.target_lang))
     split = dataset.split("valid")
+    # Ranges of damaged text would be stored without a sign of the damage.
     split.check()
     ranges = measure_ranges(loaded.model, split, sentences)
     calibration = Calibration(weights=loaded.checkpoint.digest, ranges=ranges)

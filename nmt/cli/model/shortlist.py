@@ -75,6 +75,7 @@ def shortlist(
     manifest = dataset.manifest
     run.check_languages(data, (manifest.source_lang, manifest.target_lang))
     config = LexiconConfig(first=first, best=best, max_pairs=max_pairs, iterations=iterations)
+    # Before minutes of learning, also of the split that is read only after it.
     for name in ("train", "valid"):
         dataset.split(name).check()
     learned = learn_shortlist(dataset, subwords.fingerprint, config)

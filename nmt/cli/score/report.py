@@ -121,6 +121,7 @@ class ScoreReport:
         for system in systems:
             names = system, Path(system).name
             begin = [text for text in self.group if any(name.startswith(text) for name in names)]
+            # The longest, so that a file of run-10 does not join the group of run-1.
             groups.setdefault(max(begin, key=len, default=system), []).append(system)
         return groups
 

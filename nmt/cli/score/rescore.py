@@ -401,6 +401,7 @@ def rescored(
     for number, group in groupby(scored, key=lambda candidate: candidate.number):
         yield from ([] for _ in range(following, number))
         candidates = list(group)
+        # Stable: candidates with equal scores keep the order of the list.
         yield sorted(candidates, key=lambda candidate: -candidate.score) if weights else candidates
         following = number + 1
     if texts:
@@ -465,6 +466,7 @@ def _scored(
     weights: Mapping[str, float],
     name: str,
 ) -> Iterator[NBestEntry]:
+    # In blocks, which fill the model's batches without holding the whole list.
     while block := list(islice(pairs, BLOCK)):
         if score:
             columns = map(list, zip(*(row for row, _ in block), strict=True))

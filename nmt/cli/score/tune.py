@@ -135,6 +135,7 @@ def tune(
 def _lists(path: Path, lines: int, reference: Path) -> list[list[NBestEntry]]:
     """Return the translations of each line; an empty translation for a missing line."""
     listed = Lines.open(path)
+    # One more is enough to refuse it; a mistyped number could make millions.
     lists = list(islice(rescored(listed), lines + 1))
     if len(lists) > lines:
         raise NmtError(

@@ -303,6 +303,7 @@ def translate(
     _refuse(workers and threads, "give either --workers, of one thread each, or --threads")
     lines = _requests(text, input_, json_input, prefix, require, avoid)
     check_output(output, *lines.paths)
+    # Imported after the checks, so that a wrong option is refused at once.
     from nmt.runtime.distributed import join
     from nmt.runtime.machine import keep_few_kernels
 

@@ -127,6 +127,7 @@ def translate_stream(
             start = time.monotonic()
             numbers = range(lines + world.rank, lines + len(block), world.size)
             lines += len(block)
+            # In turn: neighbours in a sorted file take equally long.
             part = block[world.rank :: world.size]
             written_here = translate_block(translator, part, numbers, form)
             texts = [""] * sum(map(len, shares := world.gather(written_here)))
@@ -134,6 +135,7 @@ def translate_stream(
                 texts[rank :: world.size] = share
             if world.is_main:
                 target.writelines(text.encode() + b"\n" for text in texts)
+                # A reader of the pipe gets these lines before more are read.
                 target.flush()
             written += len(texts)
             bar.update(written - bar.n)
@@ -200,6 +202,7 @@ def _shared(
     blocks: Iterable[Sequence[str | Request]] = repeat([])
     if world.is_main:
         blocks = translator.in_documents(source.arriving(translator.config.window * world.size))
+    # An empty block tells all processes that the input has ended.
     for block in chain(blocks, [[]]):
         shared = world.gather(block)[0]
         if not shared:
@@ -224,6 +227,7 @@ def writer(path: Path | None, is_main: bool, keeps: bool = False) -> Iterator[IO
         with files.named(path), path.open("ab") as stream:
             yield stream
     else:
+        # The link stays; the file that it names is replaced.
         path = _linked(path)
         rescue = partial(_keep_lines, path) if keeps else None
         with (
@@ -374,6 +378,7 @@ class Requests:
                     value = _parsed(line, where)
                     requests.append(Request.read(value, where, self._config, self._has_context))
                 except NmtError:
+                    # The requests before the wrong line are translated.
                     if requests:
                         yield requests
                     raise
