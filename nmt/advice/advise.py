@@ -61,6 +61,7 @@ class Advice:
 
     def write(self, output: Path) -> list[Path]:
         """Write the held-out sets and the recipe, and return the files."""
+        # If the recipe cannot be written, the sets are removed again.
         with held_out.written(self.new_sets, self.languages) as paths:
             output.parent.mkdir(parents=True, exist_ok=True)
             with whole_file(output) as partial:
@@ -115,9 +116,11 @@ def advise(
             is_counted=text.is_counted,
             target_tokens=trial.mean_lengths[1],
             valid_pairs=pairs["valid"],
+            # A sample has too little text for the vocabulary of the whole corpus.
             vocab_size=trial.vocab_size
             if text.is_whole
             else max(trial.vocab_size, vocab_size_for(text.distinct)),
+            # The rest of the text may have characters that the sample lacks.
             byte_fallback=trial.byte_fallback or not text.is_whole,
         )
         origins = dict.fromkeys(new_sets, "set aside from train") | dict.fromkeys(given, "named")

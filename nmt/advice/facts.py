@@ -92,6 +92,7 @@ class Sketch:
         if key >= self._bound:
             return
         self._kept[key] = Pair(source, target)
+        # Only at twice the size, so that sorting is rare.
         if len(self._kept) == 2 * self.size:
             self._prune()
 
@@ -109,6 +110,8 @@ class Sketch:
         if self.total <= COUNTED:
             distinct = len(np.unique(np.asarray(self._hashes)))
         elif self._bound < _HASHES:
+            # Of n uniform hashes the k-th smallest is near k / n; k - 1 makes the estimate
+            # unbiased.
             distinct = min(self.total, round((self.size - 1) * _HASHES / keys[-1]))
         else:
             distinct = len(keys)
@@ -289,6 +292,7 @@ def choose(
         NmtError: the corpus has too few pairs.
     """
     wanted = size(survey.distinct) * len(splits)
+    # More than wanted, because many may share a line with other pairs.
     candidates = _cleaned(survey.sample)[: 4 * wanted]
     once = lines_that_occur_once(bitexts, candidates)
     candidates.sort(key=lambda pair: not once.issuperset((pair.source, pair.target)))  # stable
@@ -309,6 +313,7 @@ def choose(
             "too many pairs share a source or a target, or are dropped by cleaning, to set "
             f"{wanted:,} aside for {missing}; put files named {missing} next to the training text"
         )
+    # In turn, so that the pairs with repeated lines, which come last, are shared out equally.
     return {split: chosen[number :: len(splits)] for number, split in enumerate(splits)}
 
 

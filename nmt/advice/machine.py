@@ -115,6 +115,7 @@ def make_trial(
         (directory / f"train.{language}").write_text(
             "".join(f"{line}\n" for line in lines), "utf-8"
         )
+        # A single line, because a trial never validates.
         (directory / f"valid.{language}").write_text(f"{lines[0]}\n", "utf-8")
     values = dict(preprocess_section) | {
         "train": [str(directory / "train")],
@@ -182,7 +183,9 @@ def target_tokens_per_second(
     tokens, start = 0, time.perf_counter()
     with closing(prefetch(trainer.loader.updates(1))) as updates:
         for update in updates:
+            # So low that no model can diverge while it is timed.
             trainer.step(update, rate=1e-6)
+            # Kernels are launched asynchronously: without waiting only the launches would be timed.
             if world.device.type == "cuda":
                 torch.cuda.synchronize()
             tokens += update.target_tokens

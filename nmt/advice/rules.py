@@ -454,6 +454,7 @@ def as_text(values: list[RecipeValue], head: list[str]) -> str:
             yaml.safe_dump(
                 choice.value,
                 default_flow_style=True,
+                # On one line, because the reason follows as a comment.
                 width=math.inf,
                 allow_unicode=True,
                 sort_keys=False,

@@ -164,6 +164,7 @@ def _model(options: Options, draft: Draft) -> None:
     values = ARCHES.get(arch, ARCHES["transformer"])
     draft.set(**{f"model__{key}": value for key, value in values.items()})
     tied = [value for name, value in TIED.items() if options.switch(name)]
+    # Only shared embeddings prove a joined dictionary; fairseq-train does not name it.
     if "all" not in tied:
         draft.set(preprocess__separate_vocabularies=True)
         draft.note("separate_vocabularies: assumed, as without fairseq's --joined-dictionary")
@@ -172,6 +173,7 @@ def _model(options: Options, draft: Draft) -> None:
     draft.set(model__tied_embeddings=tied[0] if tied else "none")
     if not tied:
         draft.note(f"tied_embeddings none: fairseq's default, without {' and '.join(TIED)}")
+    # fairseq concatenates sines and cosines, and keeps torch's epsilon of LayerNorm.
     draft.set(model__sinusoids="concatenated", model__norm_epsilon=1e-5)
     for key, name, value in (
         ("model.residual", "normalize-before", "pre_norm"),
@@ -223,6 +225,7 @@ def _optimizer(options: Options, draft: Draft) -> None:
     eps = options.number("--adam-eps", assumed=1e-8 if is_adam else None)
     values: dict[str, Any] = {"name": name}
     if is_adam:
+        # fairseq's adam decays weights apart from their gradients, as AdamW does.
         values = {"name": "adamw" if decay else "adam", "betas": _numbers(betas), "eps": eps}
         if decay:
             values["weight_decay"] = decay
@@ -263,6 +266,7 @@ def _schedule(options: Options, draft: Draft) -> tuple[str, Any] | None:
         values["warmup_updates"] = 4000
     if theirs == "reduce_lr_on_plateau":
         values["shrink"] = options.number("--lr-shrink", assumed=0.1)
+        # fairseq waits for one validation more than its patience.
         values["plateau"] = options.number("--lr-patience", default=0) + 1
     if theirs == "cosine":
         least = min(lr, max(0, options.number("--min-lr", default=0)))

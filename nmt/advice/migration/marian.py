@@ -194,6 +194,7 @@ def _model(options: Options, draft: Draft) -> None:
     if options.switch("--transformer-train-position-embeddings"):
         draft.set(model__positions="learned")
     else:
+        # Marian's sinusoids are not interleaved as in the paper.
         draft.set(model__sinusoids="concatenated")
     activation = options.text("--transformer-ffn-activation", assumed="swish")
     if activation in ("relu", "gelu", "swish"):
@@ -201,6 +202,7 @@ def _model(options: Options, draft: Draft) -> None:
     else:
         draft.note(f"--transformer-ffn-activation {activation}: no counterpart; relu is taken")
     steps = options.text("--transformer-preprocess"), options.text("--transformer-postprocess")
+    # Marian's default.
     steps = steps[0], steps[1] or "dan"
     residual = {("", "dan"): "post_norm", ("n", "da"): "pre_norm"}.get(steps)
     options.take("--transformer-postprocess-top")

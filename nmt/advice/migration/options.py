@@ -67,6 +67,7 @@ class Options:
             NmtError: the text has no such command line, or several, or an incomplete command line.
         """
         commands: list[tuple[str, list[str]]] = []
+        # A line that begins with an option continues the command, also without a backslash.
         for line in re.sub(r"\\\r?\n|\n(?=[ \t]*-)", " ", text).splitlines():
             if line.lstrip().startswith("#") or not any(name in line for name in programs):
                 continue
@@ -251,6 +252,7 @@ def _commands(line: str) -> list[list[str]]:
         NmtError: a quotation has no end.
     """
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";|&")
+    # A "#" within a word begins no comment.
     lexer.whitespace_split, lexer.commenters = True, ""
     commands: list[list[str]] = [[]]
     try:
