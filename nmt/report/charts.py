@@ -291,7 +291,9 @@ def _drawn(charts: Mapping[str, Chart], alone: bool) -> str:
         "axes.titlesize": 9,
         "font.family": "sans-serif",
         "font.size": 9,
+        # Text stays text, which a reader can search and select.
         "svg.fonttype": "none",
+        # A fixed salt gives fixed identifiers, so that equal charts are equal files.
         "svg.hashsalt": "nmt",
         **dict.fromkeys(["text.color", "axes.labelcolor", "xtick.color", "ytick.color"], INK),
     }
@@ -300,6 +302,7 @@ def _drawn(charts: Mapping[str, Chart], alone: bool) -> str:
     with rc_context(style):
         size = SIZE[0], SIZE[1] * len(charts)
         figure = Figure(figsize=size, facecolor="white" if alone else "none")
+        # Matplotlib counts from the bottom.
         for row, (title, chart) in enumerate(reversed([*charts.items()])):
             low, high = (row + bottom) / len(charts), height / len(charts)
             axes = figure.add_axes((left, low, width, high), facecolor="none")
@@ -308,6 +311,7 @@ def _drawn(charts: Mapping[str, Chart], alone: bool) -> str:
             if alone and len(chart.lines) > 1:
                 chart._name_lines(axes)
         canvas: Any = FigureCanvasSVG(figure)
+        # No date either, for the same reason as the salt.
         canvas.print_svg(text, metadata=dict.fromkeys(["Date", "Creator", "Format", "Type"]))
     return re.sub(r'(?<= d=")[^"]+', _rounded, text.getvalue())
 

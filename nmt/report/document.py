@@ -120,6 +120,7 @@ class RunReport:
             about = self._facts(name)
             try:
                 dataset = dataset_of(run)
+                # The relative path of another run may have missed the same dataset.
                 if "missing" in datasets.get(run.data, {"missing": ""}):
                     datasets[run.data] = dataset_facts(dataset)
                 kept = Translations.from_run(run, dataset)
@@ -150,6 +151,7 @@ class RunReport:
             "updates": log.last,
             "epochs": epochs[-1] if epochs else None,
             "minutes": log.minutes([log.last])[0] or None,
+            # The median, because compiling slows the first reports.
             "target_tokens_per_second": statistics.median(speeds) if speeds else None,
             "memory_mb": max(memory) if memory else None,
             "begun": log.begun,
@@ -231,6 +233,7 @@ def dataset_of(run: Run) -> Dataset:
             dataset = Dataset.open(directory / path)
             if dataset.manifest.fingerprint == run.data:
                 return dataset
+    # Raises the error about the path that the recipe names.
     Dataset.open(path)
     raise NmtError(f"{path}: not the dataset that {run.path} was trained on")
 

@@ -145,6 +145,7 @@ class Log:
             ArithmeticError, LookupError, TypeError, ValueError: the record is damaged.
         """
         kind, update = record["record"], record["update"]
+        # bool is a subclass of int.
         if type(update) is not int or not 1 <= update < MAX_NUMBER:
             raise ValueError(update)
         self.begun = self.begun or str(record.get("time", ""))

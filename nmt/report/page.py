@@ -145,6 +145,7 @@ def _legend(colours: dict[str, int]) -> str:
 
 
 def _dash(colour: int) -> str:
+    # The strokes of `charts.DASHES`, in SVG's notation.
     return ("none", "8 3", "2 2", "9 3 2 3")[colour // len(COLOURS) % 4]
 
 
@@ -178,6 +179,7 @@ def _figure(place: int, panel: Panel, charts: dict[Axis, Chart]) -> str:
 
 def _switches(count: int) -> str:
     """Return the style that hides the curves of a run whose box is not checked."""
+    # By CSS alone, because the page must work where scripts are blocked.
     return "\n".join(
         f'body:has(#run-{at}:not(:checked)) .chart [id*="-run{at}."] {{ display: none; }}'
         for at in range(count)
@@ -218,6 +220,7 @@ def _value(value: object) -> str:
     """Return a value as a recipe writes it."""
     if isinstance(value, str):
         return value
+    # YAML ends a lone scalar with a line of three dots.
     text = yaml.safe_dump(value, default_flow_style=True, width=1000, allow_unicode=True)
     return text.strip().removesuffix("...").strip()
 
@@ -386,6 +389,7 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -
     heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
     body = "".join(_row(row) for row in rows)
     return (
+        # Without tabindex the keyboard could not scroll the box.
         f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(caption)}"><table>'
         f"<caption>{escape(caption)}</caption>"
         f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
