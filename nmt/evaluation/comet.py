@@ -62,6 +62,7 @@ class Comet(Metric):
         predicted = model.predict(
             samples, batch_size=self.batch_size, gpus=gpus, progress_bar=False
         )
+        # The 1 counts the sentence, so that the counts of any sample add up to a mean.
         return [[float(value), 1.0] for value in predicted.scores]
 
     def compute(self, counts: Counts) -> tuple[float, str]:

@@ -68,6 +68,7 @@ def welch_test(first: Sequence[float], second: Sequence[float]) -> float | None:
     )
     # With t = sqrt(freedom) tan(u), the density of Student's distribution is a power of cos(u).
     tail, half = (_integral(low, freedom - 1) for low in (math.atan(abs(t) / freedom**0.5), 0.0))
+    # Both tails by both halves: the factor 2 and the density's constant cancel out.
     return tail / half
 
 

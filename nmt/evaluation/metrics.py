@@ -266,6 +266,7 @@ class SacreMetric(Metric):
 
     def signature(self) -> str:
         """Return sacreBLEU's signature for one reference."""
+        # Otherwise sacreBLEU gives a signature only after a score.
         self._scorer.num_refs = 1
         return str(self._scorer.get_signature())
 

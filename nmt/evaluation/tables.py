@@ -125,6 +125,7 @@ def _text(rows: Sequence[Row], notes: Sequence[Note]) -> str:
 
 def _markdown(rows: Sequence[Row], notes: Sequence[Note]) -> str:
     rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    # The rule below a column that is aligned right has at least ---: in it.
     widths = [max(4, *map(len, column)) for column in zip(*rows, strict=True)]
     lines = [f"| {' | '.join(_aligned(row, widths))} |" for row in rows]
     rules = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]

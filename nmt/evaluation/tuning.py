@@ -103,6 +103,7 @@ class TuningSet:
             is_passed = np.isfinite(soonest)
             if not is_passed.any():
                 break
+            # Of lines that cross at one point the steepest is the highest after it.
             steepest = np.where(crossings == soonest[:, None], slopes, -np.inf).argmax(1)
             following = np.where(is_passed, steepest, chosen)
             steps.append(soonest[is_passed])

@@ -34,6 +34,7 @@ def by_consensus(
     by_text: dict[str, Hypothesis] = {}
     values = expected_utilities(texts, metric, most)
     for text, hypothesis, value in zip(texts, hypotheses, values, strict=True):
+        # The utility of what pruning has left out is minus infinity.
         if isfinite(value):
             # Equal texts have equal values; the first one is the likeliest.
             by_text.setdefault(text, replace(hypothesis, score=value))

@@ -191,8 +191,7 @@ class CTranslate2Translator(LineTranslator):
                     min_decoding_length=0,
                     return_scores=True,
                     return_end_token=True,
-                    # All batches are queued before the first result is read, so that no decoder
-                    # waits.
+                    # All batches are queued before the first result is read.
                     asynchronous=True,
                     **options,
                 )

@@ -167,6 +167,7 @@ def exported(path: Path, trust_plugins: bool = False) -> Path:
     in_run = run.path / EXPORTS
     places = (in_run, files.user_cache() / EXPORTS)
     for place in places:
+        # A damaged export, or one of an older version, is made again.
         with suppress(NmtError):
             return Export.open(place / name, "ctranslate2").path
     if "WORLD_SIZE" in os.environ:
@@ -179,6 +180,7 @@ def exported(path: Path, trust_plugins: bool = False) -> Path:
             place.mkdir(parents=True, exist_ok=True)
             # Two commands may meet a new run at once.
             with files.locked(place, f"exports {run.path}"):
+                # The cache holds the exports of other runs, too.
                 if place == in_run:
                     _remove_outdated(place / name, run.path)
                 # The checkpoint, not the run, whose best checkpoint training may move meanwhile.

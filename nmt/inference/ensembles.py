@@ -100,6 +100,7 @@ def ensemble_of(
         raise NmtError("compile is for GPUs: a CPU would take longer; leave it out")
     model, shortlister = one_of(members, config), None
     precision = execution.precision
+    # Before the conversion, which packs the weights that it selects from.
     if execution.shortlist:
         shortlister = Shortlister(members[0].run.shortlist, model, precision)
     ranges = _ranges(members) if precision == "int8" else None

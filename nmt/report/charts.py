@@ -157,6 +157,7 @@ class Chart:
         colour = COLOURS[line.colour % len(COLOURS)]
         dashes = DASHES[line.colour // len(COLOURS) % len(DASHES)]
         width = 1.0 if line.thin or len(line.x) > DENSE else 1.8
+        # A line through one point would be invisible.
         marker = "o" if len(line.x) == 1 else None
         axes.plot(
             line.x,

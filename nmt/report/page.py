@@ -181,6 +181,7 @@ def _switches(count: int) -> str:
     """Return the style that hides the curves of a run whose box is not checked."""
     # By CSS alone, because the page must work where scripts are blocked.
     return "\n".join(
+        # The dot tells run1 from run10.
         f'body:has(#run-{at}:not(:checked)) .chart [id*="-run{at}."] {{ display: none; }}'
         for at in range(count)
     )

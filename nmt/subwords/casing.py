@@ -38,7 +38,7 @@ def in_lower_case(
     words = _WORD.findall(line)
     low = _lower(line)
     kept = [symbols is not None and symbols.search(word) is not None for word in words]
-    # The mark of a single word costs as much, so a line of one word has that one.
+    # A single word in capitals gets the mark of a word, which costs as much.
     is_upper = low.upper() == line != low and len(words) > 1 and not any(kept)
     # One mark for a line in capitals, which is as common as headlines.
     if is_whole and is_upper:

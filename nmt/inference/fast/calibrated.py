@@ -102,6 +102,7 @@ class EqualLengthsAttention(nn.Module):
             stop = start + length * len(list(equal))
             rows = qkv[start:stop].view(-1, length, qkv.shape[1])
             queries, keys, values = split_parts(rows, attention.qkv_sizes, attention.qkv_heads)
+            # Sentences of equal length need no mask.
             equal_lengths = attention.attention_fn(AttentionInput(queries, keys, values))
             attended.append(equal_lengths.transpose(1, 2).flatten(2).flatten(0, 1))
             start = stop
@@ -217,6 +218,7 @@ def measure_ranges(model: Model, split: Split, sentences: int) -> dict[str, Rang
         for name, module in model.named_modules()
         if type(module) is nn.Linear
     ]
+    # A split may have fewer pairs than are wanted.
     indices = np.unique(np.linspace(0, len(split) - 1, sentences).astype(np.int64))
     for start in range(0, len(indices), BATCH):
         batch = make_batch(split, indices[start : start + BATCH])

@@ -147,6 +147,7 @@ def _leaves(nodes: Sequence[Node], start: int = 0, depth: int = 0) -> Iterator[_
         elif text.strip():
             offset = start + len(text) - len(text.lstrip())
             is_kept = isinstance(node, Kept)
+            # An element has tags, so its text differs from its source.
             is_placeholder = isinstance(node, Kept) and node.raw == node.text
             yield _Leaf(text.strip(), offset, depth, is_kept, is_placeholder)
         start += len(text)
