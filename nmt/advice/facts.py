@@ -81,6 +81,7 @@ class Sketch:
         self.total = 0
         self._kept: dict[int, Pair] = {}
         self._bound = _HASHES
+        # A set of Python's integers would take several times the memory.
         self._hashes = array("Q")
 
     def add(self, source: str, target: str) -> None:
@@ -142,6 +143,7 @@ def lines_that_occur_once(bitexts: Iterable[Bitext], pairs: Sequence[Pair]) -> s
     counts: Counter[str] = Counter()
     for chunk in _watched("looking for repeated lines", bitexts):
         for side in (chunk.source, chunk.target):
+            # Only lines that are asked for, so that memory does not grow with the corpus.
             counts.update(line for line in side if line in asked)
     return {line for line, count in counts.items() if count == 1}
 
@@ -195,6 +197,7 @@ def find(
     Training text is never a held-out set, whatever its name. The sets in `others`, and sets that
     were made from another corpus, are ignored. A set that lacks a side is ignored with a warning.
     """
+    # Resolved, because a link may lead to the training text.
     used = {file.resolve() for bitext in (*bitexts, *others) for file in bitext.files}
     usual = (path for prefix in train for path in _usual_paths(split, Path(prefix)))
     for path in itertools.chain([str(DIRECTORY / split)], usual):
@@ -334,6 +337,7 @@ def written(sets: Mapping[str, Sequence[Pair]], languages: Languages) -> Iterato
             _write(split, pairs, languages)
         yield paths
     except BaseException:
+        # Also at Ctrl-C: a later call would take the sets for sets of another corpus.
         for path in paths:
             path.unlink(missing_ok=True)
         with suppress(OSError):  # other sets are in it, or it could not be made

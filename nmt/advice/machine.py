@@ -122,6 +122,7 @@ def make_trial(
         "valid": str(directory / "valid"),
         "output_dir": str(directory / "data-bin"),
         "clean": [],
+        # Processes would take longer to start than the sample takes.
         "workers": 1,
     }
     values.pop("test", None)

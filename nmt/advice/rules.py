@@ -459,6 +459,7 @@ def as_text(values: list[RecipeValue], head: list[str]) -> str:
                 allow_unicode=True,
                 sort_keys=False,
             )
+            # YAML marks the end of a lone scalar so.
             .removesuffix("\n...\n")
             .strip()
         )

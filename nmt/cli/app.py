@@ -234,6 +234,7 @@ def _command(name: str) -> Any:
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
     summary, _, _ = str(command.__doc__).partition("\n")
     single.command(name, cls=Command, short_help=summary, epilog=_as_written(module.EXAMPLE))(run)
+    # Of a single command Typer makes that command and no group.
     return typer.main.get_command(single)
 
 
@@ -311,6 +312,7 @@ def main() -> None:
     try:
         # In standalone mode click would print errors itself, in several lines.
         status = app(prog_name="nmt", standalone_mode=False)
+        # What click prints itself, such as help, may still be buffered.
         sys.stdout.flush()
     except LostPeerError as error:
         # Without clean-up, because torch's destructors may wait for the lost peers, too.

@@ -32,6 +32,7 @@ OutputFlag = Annotated[
 def write_utf8(*streams: TextIO) -> None:
     """Make streams write UTF-8 in every locale, with escapes for lone surrogates."""
     for stream in streams:
+        # Other streams, such as a notebook's, cannot be reconfigured.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
@@ -50,6 +51,7 @@ def check_stdin(*inputs: Path | None) -> None:
 def await_stdin(*inputs: Path | None) -> None:
     """Check the inputs, and print a message if lines are awaited from a terminal."""
     check_stdin(*inputs)
+    # stdin is None where the shell has closed it.
     if Path("-") in inputs and sys.stdin and sys.stdin.isatty():
         say("reads lines from the terminal; type them, and Ctrl-D at the end")
 

@@ -93,6 +93,7 @@ def filter_pairs(
     """
     _check(keep, threshold, output, scores)
     import_named(plugin)
+    # Before torch is imported, because the descriptions of the runs are enough.
     languages, identity = _opposite(forward, reverse)
     from nmt.inference.filtering import Cut, dual_scorer, score_corpus, write_kept
     from nmt.preprocess.corpus import STDIN, Bitext
@@ -103,6 +104,7 @@ def filter_pairs(
         check_output(written, *(bitext.files if bitext else ()), flag=flag)
     with join(device, WAIT_MINUTES) as world:
         if world.is_main:
+            # Now, and not after hours of scoring.
             check_directories(output, scores)
         models = [open_model(path, world.place, trust_plugins) for path in (forward, reverse)]
         with _scratch(output, bitext, identity, world.is_main) as (path, copied):
@@ -196,6 +198,7 @@ def _scratch(
                 raise
             path.unlink(missing_ok=True)
             return
+        # Also for all processes but the first, which write nothing into their file.
         with named(directory.parent, directory):
             if bitext is None:
                 bitext = Bitext(directory / "stdin.tsv", None, is_stdin=True)

@@ -45,6 +45,7 @@ def answer(command: str, option: str, ours: Iterable[str]) -> str:
         option: the option as typed.
         ours: the options of the command.
     """
+    # Some toolkits write options with underscores.
     asked, ours = option.replace("_", "-"), list(ours)
     if asked in ours:
         return f"no option {option}; use {asked}"
@@ -78,6 +79,7 @@ def answer_single_dash(word: str, ours: Iterable[str]) -> str | None:
 
 def answer_key(error: UnknownKeyError) -> str:
     """Return the message for a section, or a key of a section, that the recipe does not have."""
+    # Imported here, because a recipe without mistakes needs no suggestions.
     from nmt.cli.recipe import SECTIONS, homes
 
     where, key = error.where, error.key

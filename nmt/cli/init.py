@@ -106,6 +106,7 @@ def init(
         return
     for path in advice.write(output):
         print(path)
+    # All but the first line, which says who wrote the recipe.
     say("\n".join(advice.head[1:]))
     config = "" if output == RECIPE else f" --config {shlex.quote(str(output))}"
     say(f"next: nmt preprocess{config} && nmt train{config}")

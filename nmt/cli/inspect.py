@@ -175,6 +175,7 @@ def _run(path: Path, verify: bool, as_json: bool) -> None:
     problems = list(run.problems())
     if not as_json:
         show("\n".join(problems or ["checksums: as written"]))
+    # An error, so that a script sees it by the exit status.
     if problems:
         more = f" (and {len(problems) - 1} more)" if problems[1:] else ""
         raise NmtError(f"{problems[0]}{more}")

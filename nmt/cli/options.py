@@ -142,11 +142,13 @@ class Flag:
             *[name for name in self.names if name.startswith("-")],
             metavar=placeholder or ("NAME" if key.values else None),
             help=help_text(key, {flag.path: flag.long for flag in flags}),
+            # The help ends with the default of the recipe's field.
             show_default=False,
             autocompletion=complete if key.values else None,
             rich_help_panel=self.panel,
         )
         annotation: Any = list[key.type] if key.is_list else key.type  # type: ignore[name-defined]
+        # None tells a flag that is not given from one with the value of the default.
         return Annotated[annotation | None, option]
 
 

@@ -121,6 +121,7 @@ def load(
         set_path(values, path, value)
     file = config or RECIPE
     listed = plugin_names(values.pop("plugins", None), str(file))
+    # Modules that the user names need no consent, even if the recipe lists them, too.
     import_named(plugins)
     if config is None:
         _check_consent(listed, trust_plugins)
@@ -173,6 +174,7 @@ def _text(path: Path, is_given: bool) -> str:
     """Return the text of a recipe; a recipe given by name may be a pipe."""
     try:
         with path.open("rb") if is_given else open_regular(path) as file:
+            # One byte more shows that the file is longer than the limit.
             content = file.read(MAX_BYTES + 1)
         if len(content) <= MAX_BYTES:
             return content.decode("utf-8")

@@ -331,6 +331,7 @@ def _validation(options: Options, draft: Draft) -> None:
         draft.note(f"--best-checkpoint-metric {best}: no counterpart; loss is taken")
     draft.set(train__valid_metrics=["bleu"] if with_bleu else [])
     draft.set(train__best_metric=names.get(best, "loss"))
+    # Not taken, because `finish` sets the keys of both.
     valid_every, save_every = (
         number_of(name, (options.values.get(name) or [0])[0])
         for name in ("--validate-interval-updates", "--save-interval-updates")
@@ -353,6 +354,7 @@ def _validation(options: Options, draft: Draft) -> None:
     if not isinstance(values, dict):
         raise NmtError(f"--eval-bleu-args: expected JSON, not {text!r}")
     if with_bleu:
+        # Named as fairseq-generate's options, with underscores and without dashes.
         of_generator = {f"--{key.replace('_', '-')}": [value] for key, value in values.items()}
         generator = Options("translate", of_generator)
         _search(generator, draft)

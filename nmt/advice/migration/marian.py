@@ -129,6 +129,7 @@ def _corpora(options: Options, draft: Draft) -> None:
         draft.set(preprocess__source_lang=source_lang, preprocess__target_lang=target_lang)
         draft.set(**{f"preprocess__{key}": [prefix] if key == "train" else prefix})
     vocabularies = options.take("--vocabs", "-v") or []
+    # A file that is given for both sides is a shared vocabulary.
     if len(set(map(str, vocabularies))) > 1:
         draft.set(preprocess__separate_vocabularies=True)
     if options.switch("--right-left"):
@@ -202,7 +203,7 @@ def _model(options: Options, draft: Draft) -> None:
     else:
         draft.note(f"--transformer-ffn-activation {activation}: no counterpart; relu is taken")
     steps = options.text("--transformer-preprocess"), options.text("--transformer-postprocess")
-    # Marian's default.
+    # "dan" is the default of Marian itself.
     steps = steps[0], steps[1] or "dan"
     residual = {("", "dan"): "post_norm", ("n", "da"): "pre_norm"}.get(steps)
     options.take("--transformer-postprocess-top")
@@ -283,6 +284,7 @@ def _schedule(options: Options, draft: Draft) -> None:
     if not shown:
         options.assume("--lr-decay-inv-sqrt", 0)
     elif _period("--lr-decay-inv-sqrt", shown.split()[0])[0]:
+        # Not where the option is 0, which means no decay.
         start = _updates(options, draft, "--lr-decay-inv-sqrt") or warmup or 4000
     options.take("--lr-decay-inv-sqrt")
     draft.set(
@@ -361,6 +363,7 @@ def _validation(options: Options, draft: Draft) -> None:
         else:
             draft.note(f"--valid-metrics {metric}: no counterpart")
     metrics = [name for name in dict.fromkeys(names) if name in ("bleu", "chrf")]
+    # The first metric decides when Marian stops early, too.
     draft.set(train__valid_metrics=metrics, train__best_metric=names[0] if names else "loss")
     _search(options, draft)
 

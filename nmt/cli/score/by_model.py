@@ -102,6 +102,7 @@ def _fields(
     tags = [0] * (len(pieces) - 1 - len(offsets))
     if word_values:
         numbers = tags + words_of_pieces(text, offsets)
+        # The EOS belongs to no word.
         for number, value in zip(numbers, values[:-1], strict=True):
             word_values[number] += value
     return {

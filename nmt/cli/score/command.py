@@ -321,6 +321,7 @@ def _score_by_metrics(
     """Check the options, and print the scores of metrics."""
     given: Any = settings.flags["score.metrics"]
     for metric in given or ():
+        # Settings of a metric in braces may hold commas.
         if "," in metric and "{" not in metric:
             names = " ".join(f"--metric {name}" for name in metric.split(","))
             raise typer.BadParameter(f"--metric {metric}: give each metric its own flag, {names}")

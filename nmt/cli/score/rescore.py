@@ -278,6 +278,7 @@ class NBestEntry:
                     values.append(float(word))
                 else:
                     raise ValueError(word)
+            # Only what stands around a field; other white space belongs to the text.
             return cls(int(number), text.strip(" \t"), by_name, float(score), score.strip())
         except ValueError:
             raise NmtError(
@@ -329,9 +330,11 @@ def parse_weights(text: str | None) -> dict[str, float]:
     """
     if not text:
         return {}
+    # The name of a file may hold an equals sign.
     is_list = "=" in text and not os.path.isfile(text)
     weights = _split_weights(text) if is_list else _read_weights(Path(text))
     for name, value in weights.items():
+        # Written so that NaN is refused, too.
         if not abs(value) <= GREATEST:
             raise NmtError(
                 f"--weights {text}: the weight of {name} is {value}, no number from -{GREATEST:g} "
