@@ -81,6 +81,7 @@ def _plain(value: Any, numbers: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, Tensor):
         return numbers(value[0] if value.dim() == 4 else value)  # a batch of one
     if is_dataclass(value):
+        # Not by asdict, which would copy every tensor.
         return {field.name: _plain(getattr(value, field.name), numbers) for field in fields(value)}
     if isinstance(value, dict):
         return {key: _plain(part, numbers) for key, part in value.items()}

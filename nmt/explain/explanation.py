@@ -278,6 +278,7 @@ def _ranked(
             len(hypothesis.output),
             hypothesis.log_probability,
             hypothesis.log_probability / hypothesis.score
+            # The score of a certain output is 0, as is its log-probability.
             if is_quotient and hypothesis.score
             else None,
             hypothesis.score,

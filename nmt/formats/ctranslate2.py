@@ -109,6 +109,7 @@ def _empty_spec(specs: Any, config: TransformerConfig, model: Transformer) -> An
         shape["rotary_base"] = config.positions.base
     # CTranslate2 averages the first heads of a layer.
     aligned = {
+        # Counted from 0 there.
         "alignment_layer": model.alignment_layer - 1,
         "alignment_heads": config.heads if model.alignment_head is None else 1,
     }
@@ -181,6 +182,7 @@ def _fill_cross(spec: Any, cross: CrossAttention, head: int) -> None:
         linear.weight = _reordered(linear.weight, order, parts)
         if linear.has_bias():
             linear.bias = _reordered(linear.bias, order, parts)
+    # The columns of the output's weight belong to the heads, not the rows.
     spec.linear[2].weight = _reordered(spec.linear[2].weight.T, order, 1).T.copy()
 
 

@@ -237,6 +237,7 @@ class TransformerWeights:
         tables = {name: self._table(theirs) for name, theirs in TABLES.items()}
         tied = {"all": [*TABLES], "decoder": ["target_embedding", "output"], "none": []}
         for name in tied[settings.tied]:
+            # A checkpoint holds a tied table several times, and may contradict its settings.
             if not torch.equal(tables[name], tables["target_embedding"]):
                 raise NmtError(f"{self.path}: {TABLES[name]} is tied, but has vectors of its own")
         weights = {
@@ -247,6 +248,7 @@ class TransformerWeights:
         # fairseq's output layer has no bias; this one only excludes ids.
         bias = torch.zeros(len(tables["output"]))
         weights["output.bias"] = target.reorder_bias(bias)
+        # Removed like every weight that was read: what is left in the end is unknown.
         for theirs in TABLES.values():
             del self.tensors[theirs]
         if settings.positions == "learned":

@@ -78,6 +78,7 @@ class HuggingFaceExport(TransformerFormat):
         parts = {
             "feed_forward": ACTIVATIONS.values(),
             "positions": ("none", "sinusoidal", "learned"),
+            # transformers' Marian has no norm at the end of a stack, which pre-norm layers need.
             "residual": ("post_norm",),
             "norm": ("layer_norm",),
             "encoder_attention": ("full",),
@@ -470,10 +471,12 @@ def _search(
         value = settings.get(key)
         if value is None:
             return default
+        # By type, because bool is a subclass of int.
         if type(value) not in (int, type(default)):
             raise NmtError(f"{path}: {key}: expected a number, not {value!r}")
         return value
 
+    # True: as many hypotheses have finished as the beam is large; never: no better one can follow.
     stops = {"True": "first_beam", "never": "all_finished"}
     strategy: dict[str, Any] = {"name": "greedy"}
     if (beam := number("num_beams", 1)) > 1:

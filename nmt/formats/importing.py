@@ -133,6 +133,7 @@ def import_model(
             partial,
             languages=languages,
             identity=secrets.token_hex(8),
+            # The fingerprint of no dataset.
             data="",
             recipe=recipe,
             subwords=subwords,

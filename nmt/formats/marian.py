@@ -159,11 +159,14 @@ def _beginning_with_zeros(
     if not start.any():
         return changed
     changed["target_embedding.weight"] = weights["target_embedding.weight"] - start
+    # Section 3.4: embeddings enter the first layer multiplied by sqrt(d_model).
     input_start = math.sqrt(config.d_model) * start
+    # A table that all share is the encoder's, too.
     for stack in ("encoder", "decoder") if config.tied_embeddings == "all" else ("decoder",):
         project, output = f"{stack}.0.attention.project_in", f"{stack}.0.attention.output"
         added = weights[f"{project}.weight"] @ input_start
         changed[f"{project}.bias"] = weights[f"{project}.bias"] + added
+        # The residual connection passes on the embedding, too.
         changed[f"{output}.bias"] = weights[f"{output}.bias"] + input_start
     return changed
 
@@ -240,6 +243,7 @@ def _write_npz(path: Path, arrays: Mapping[str, Tensor], settings: dict[str, Any
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in members.items():
             file = io.BytesIO()
+            # Version 1.0 of the format, which Marian's reader knows.
             np.lib.format.write_array(file, array, (1, 0))
             archive.writestr(f"{name}.npy", file.getbuffer())
 

@@ -256,6 +256,7 @@ class _Sizes:
 
     def __init__(self, longest: int) -> None:
         self.batch = torch.export.Dim("batch_size")
+        # The step itself takes the last position.
         steps = torch.export.Dim("past_decoder_sequence_length", max=longest - 1)
         self.source = {
             0: self.batch,
@@ -283,6 +284,7 @@ def _export(
         input_names: of all tensors of the inputs.
         output_names: of all tensors of the outputs.
     """
+    # torch reports the conversion on pages that say nothing to a user.
     logger = logging.getLogger("torch")
     level = logger.level
     try:

@@ -171,7 +171,9 @@ def _generation(
     stops = {"current_length": False, "first_beam": True}
     # transformers knows a fixed limit alone, none by the length of the source.
     is_fixed = search.get("max_length_ratio", 1.0) == 0
+    # transformers counts the token that begins the decoder.
     longest = search.get("max_length_offset", 50) + 1 if is_fixed else MAX_LENGTH
+    # nmt itself never predicts them.
     special = {layout.special["pad"], layout.special["decoder_start"]}
     forbidden, sizes = constraints_of(search)
     repeated = {"no_repeat_ngram_size": min(sizes)} if sizes else {}
@@ -327,6 +329,7 @@ def _model(proto: Any, ids: dict[str, int]) -> dict[str, Any]:
     return {
         "type": "BPE",
         "unk_token": unknown,
+        # SentencePiece, too, joins neighbouring unknown characters to one piece.
         "fuse_unk": True,
         "byte_fallback": has_bytes,
         "ignore_merges": bool(_symbols(proto)),  # no merges make up a symbol

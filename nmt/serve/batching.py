@@ -30,6 +30,7 @@ class QueueFullError(Exception):
         self.seconds = seconds
 
 
+# By identity: two clients may send the same lines.
 @dataclass(eq=False)
 class Job:
     """The lines of one client's request."""
@@ -155,6 +156,7 @@ class Batcher:
             if lines := self._next():
                 self.num_running += len(lines)
                 task = asyncio.create_task(self._run(lines))
+                # asyncio only holds tasks weakly, so one without a reference may vanish.
                 self.running.add(task)
                 task.add_done_callback(self.running.discard)
             else:  # their clients went away meanwhile
