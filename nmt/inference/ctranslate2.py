@@ -32,7 +32,6 @@ from nmt.runs.exports import (
     REMEDY,
     Export,
     check_vocabularies,
-    vocabularies,
 )
 from nmt.runtime.processes import available_cores
 from nmt.search import Beam, Greedy, Hypothesis, Strategy
@@ -83,7 +82,7 @@ class CTranslate2Translator(LineTranslator):
         self._model = _Model(export, execution)
         self._export = export
         self._load_in_torch = load_in_torch and cache(load_in_torch)
-        self._source_tokens, self._target_tokens = vocabularies(export.subwords)
+        self._source_tokens, self._target_tokens = export.vocabularies
         self._target_ids = {token: at for at, token in enumerate(self._target_tokens)}
 
     @property

@@ -101,8 +101,7 @@ def load_export(
     Raises:
         NmtError: CTranslate2 cannot run the model, or has no equal search.
     """
-    export = Export.open(exported(paths[0], trust_plugins), "ctranslate2")
-    return CTranslate2Translator(export, search, execution)
+    return CTranslate2Translator(exported(paths[0], trust_plugins), search, execution)
 
 
 def load_fastest(
@@ -118,12 +117,10 @@ def load_fastest(
         check_alike(paths, search, execution)
         export = exported(paths[0], trust_plugins)
         in_torch = None
-        if export != paths[0]:
+        if export.path != paths[0]:
             in_torch = partial(load_runs, paths, search, execution, trust_plugins)
-        translator: LineTranslator = CTranslate2Translator(
-            Export.open(export, "ctranslate2"), search, execution, in_torch
-        )
-        translator.engine = f"ctranslate2: {export}"
+        translator: LineTranslator = CTranslate2Translator(export, search, execution, in_torch)
+        translator.engine = f"ctranslate2: {export.path}"
     except NmtError as error:
         if all(map(Export.exists, paths)):
             # This package loads no exports, so the first error is the useful one.
@@ -153,14 +150,14 @@ def check_alike(paths: Sequence[Path], search: SearchConfig, execution: Executio
     search_options(search)
 
 
-def exported(path: Path, trust_plugins: bool = False) -> Path:
+def exported(path: Path, trust_plugins: bool = False) -> Export:
     """Return the export of a run or checkpoint for CTranslate2, which is made if there is none.
 
     Raises:
         NmtError: there is no model, or CTranslate2 cannot run it.
     """
     if Export.exists(path):
-        return path
+        return Export.open(path, "ctranslate2")
     run, checkpoint = find_checkpoint(path)
     # The digest, because an update may have been trained again.
     name = f"{checkpoint.path.name}-{checkpoint.digest[:12]}"
@@ -169,7 +166,7 @@ def exported(path: Path, trust_plugins: bool = False) -> Path:
     for place in places:
         # A damaged export, or one of an older version, is made again.
         with suppress(NmtError):
-            return Export.open(place / name, "ctranslate2").path
+            return Export.open(place / name, "ctranslate2")
     if "WORLD_SIZE" in os.environ:
         raise NmtError("under torchrun, and there is no export yet")
     from nmt.formats import export_formats, export_run
@@ -180,18 +177,19 @@ def exported(path: Path, trust_plugins: bool = False) -> Path:
             place.mkdir(parents=True, exist_ok=True)
             # Two commands may meet a new run at once.
             with files.locked(place, f"exports {run.path}"):
+                with suppress(NmtError):  # it has made the export while this one waited
+                    return Export.open(place / name, "ctranslate2")
                 # The cache holds the exports of other runs, too.
                 if place == in_run:
                     _remove_outdated(place / name, run.path)
                 # The checkpoint, not the run, whose best checkpoint training may move meanwhile.
-                export_run(
+                return export_run(
                     checkpoint.path,
                     export_formats["ctranslate2"],
                     "fp32",
                     place / name,
                     trust_plugins,
                 )
-            return place / name
         except OSError as error:
             problems.append(f"{place}: cannot be written: {explain(error)}")
         finally:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -114,6 +115,11 @@ class Export:
         # Last, because it holds the checksums of all other files.
         (path / EXPORT).write_text(_FORMAT.text(description), encoding="utf-8")
 
+    @cached_property
+    def vocabularies(self) -> tuple[list[str], list[str]]:
+        """CTranslate2's names of the source and of the target token ids, in order."""
+        return vocabularies(self.subwords)
+
     def check_files(self) -> None:
         """Compare every file with its checksum.
 
@@ -133,7 +139,9 @@ QUANTIZATIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8
 def vocabularies(subwords: Subwords) -> tuple[list[str], list[str]]:
     """Return CTranslate2's names of the source and of the target token ids, in order."""
     source = subwords.source_pieces(list(range(subwords.source_size)))
-    target = subwords.target_pieces(list(range(subwords.target_size)))
+    target = source
+    if not subwords.shared:
+        target = subwords.target_pieces(list(range(subwords.target_size)))
     rest = len(SPECIAL_PIECES)  # CTranslate2 has the same names of special ids
     return [*SPECIAL_PIECES, *source[rest:]], [*SPECIAL_PIECES, *target[rest:]]
 
@@ -150,6 +158,6 @@ def check_vocabularies(export: Export) -> None:
         export.path / f"{name}_vocabulary.json" for name in ("shared", "source", "target")
     )
     paths = [shared, shared] if shared.exists() else separate
-    for path, tokens in zip(paths, vocabularies(export.subwords), strict=True):
+    for path, tokens in zip(paths, export.vocabularies, strict=True):
         if json.loads(path.read_bytes()) != tokens:
             raise ValueError(f"{path.name} does not hold the tokens of the subwords")

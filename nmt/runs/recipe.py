@@ -7,10 +7,12 @@ writes would leave them inconsistent. The directory of plugins is likewise repla
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +58,19 @@ def read_recipe(directory: Path) -> dict[str, Any]:
             f"{path}: changed since it was written; restore it, and give other values with "
             "--config or --set"
         )
-    recipe = parse_yaml(rest.decode("utf-8"), str(path))
+    recipe = copy.deepcopy(_parsed(rest, str(path)))
     if not isinstance(recipe, dict):
         raise NmtError(f"{path}: expected sections, not {type(recipe).__name__}")
     for name in SECTIONS:
         if not isinstance(recipe.get(name, {}), dict):
             raise NmtError(f"{path}: {name}: expected keys and values")
     return recipe
+
+
+@lru_cache(maxsize=4)
+def _parsed(text: bytes, where: str) -> Any:
+    # A command opens its run more than once, and a recipe takes longer to parse than to copy.
+    return parse_yaml(text.decode("utf-8"), where)
 
 
 def _first_line(text: bytes) -> str:
