@@ -94,7 +94,9 @@ class LexicalBeamState(BeamState):
         # A bank for each number of required tokens met so far, with equally many places: without
         # banks the likely sequences, which lack the phrases, would fill the beam.
         has_place = rank <= (count // (most + 1)).clamp(min=1)
+        # Sequences that may not follow take no place from the rest.
         has_place &= values.gather(1, order) > NEVER
+        # The fullest bank has turn 0.
         turn = (most - banks).where(has_place, most + 1)
         return order.gather(1, turn.argsort(dim=1, stable=True))
 
@@ -135,8 +137,10 @@ def phrase_progress(sequences: Tensor, phrases: Tensor) -> tuple[Tensor, Tensor,
     """
     lengths, width = (phrases != PAD).sum(-1), phrases.size(-1)  # [B, P]
     total = sequences.size(-1)
+    # Padded, so that a window begins at every token, and one after the last.
     windows = F.pad(sequences, (0, width), value=PAD).unfold(-1, width, 1)  # [B, N, T + 1, L]
     starts = torch.arange(total + 1, device=phrases.device)[:, None]
+    # Tokens that are not written yet agree with every phrase.
     beyond = starts + torch.arange(width, device=phrases.device) >= total  # [T + 1, L]
     wanted = phrases[:, None, :, None]  # [B, 1, P, 1, L]
     same = windows[:, :, None] == wanted  # [B, N, P, T + 1, L]

@@ -169,6 +169,7 @@ class BpePieces(Segmenter):
         return words
 
     def _joined(self, pieces: list[str]) -> str:
+        # The space after the last piece lets one replacement do for all pieces.
         text = f"{' '.join(pieces)} ".replace(f"{JOINED} ", "").rstrip()
         if self._codes.tokenizer == "none":
             return text
@@ -194,11 +195,13 @@ class BpePieces(Segmenter):
         last = [word[-1], END] if self._codes.end_is_symbol else [word[-1] + END]
         symbols = [*word[:-1], *last]
         while len(symbols) > 1:
+            # Looked up by the pairs of the word, because the list of merges is much longer.
             pairs = set(pairwise(symbols)) & self._ranks.keys()
             if not pairs:
                 break
             symbols = _merge(symbols, min(pairs, key=self._ranks.__getitem__))
         symbols[-1] = symbols[-1].removesuffix(END)
+        # The end alone has no text.
         return symbols if symbols[-1] else symbols[:-1]
 
     def _offsets(self, pieces: list[str], text: str) -> list[int]:

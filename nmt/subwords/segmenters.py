@@ -191,6 +191,7 @@ class SentencePiece(Segmenter):
         """Return the text of every sentence."""
         if not ids:
             return []  # SentencePiece would take it for one empty sentence
+        # Without the threads that a list starts.
         if len(ids) == 1:
             return [self.processor.decode(ids[0])]
         lines: list[str] = self.processor.decode(ids, num_threads=num_threads)
