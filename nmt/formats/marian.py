@@ -159,7 +159,7 @@ def _beginning_with_zeros(
     if not start.any():
         return changed
     changed["target_embedding.weight"] = weights["target_embedding.weight"] - start
-    # Section 3.4: embeddings enter the first layer multiplied by sqrt(d_model).
+    # The first layer reads embeddings times sqrt(d_model) (section 3.4 of the paper).
     input_start = math.sqrt(config.d_model) * start
     # A table that all share is the encoder's, too.
     for stack in ("encoder", "decoder") if config.tied_embeddings == "all" else ("decoder",):

@@ -79,6 +79,7 @@ def score_corpus(bitext: Bitext, score: Scorer, path: Path, world: World) -> Non
         UnfinishedError: another process is writing the file.
         NmtError: the bitext cannot be read.
     """
+    # Appended to, because the scores before a kill may have taken hours.
     with path.open("ab") as file:
         blocks: Iterator[TextBlock | None] = repeat(None)
         total = 0
@@ -161,6 +162,7 @@ class Cut:
         for scores in self._scores():
             counts += np.bincount(part(scores.view(np.uint32)), minlength=len(counts))
         at_least = np.cumsum(counts[::-1])[::-1]
+        # The largest value that at least `count` values reach.
         value = int(np.flatnonzero(at_least >= count)[-1])
         return value, int(at_least[value] - counts[value])
 

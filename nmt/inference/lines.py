@@ -187,6 +187,7 @@ class LineTranslator(ABC):
             for at, request in waiting.items():
                 best, *others = translations[keys[at]]
                 lines = best.text.split("\n")
+                # A number is the key of a line whose translation holds no other sentence.
                 if isinstance(keys[at], int):
                     results[at] = [
                         replace(candidate, text=candidate.text.replace("\n", " "))
@@ -232,6 +233,7 @@ class LineTranslator(ABC):
         # n-best, and samples stay independent.
         searched_for = counts if self.config.mbr is None else [1] * len(counts)
         ranked = self.ranked(self._search(sentences, searched_for))
+        # For a blank line, which is not searched.
         nothing = Hypothesis([], 0.0, 0.0, finished=True)
         lists = [
             ranking[:count] or [nothing] for ranking, count in zip(ranked, counts, strict=True)

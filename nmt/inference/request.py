@@ -193,6 +193,7 @@ class Request:
         # Alternatives of a pattern are tried in order, and a longer term means more than its part.
         longest_first = sorted(terms, key=len, reverse=True)
         pattern = "|".join(map(re.escape, longest_first))
+        # Where a script has no spaces, a term may begin anywhere.
         if has_spaces:
             pattern = rf"(?<!\w)(?:{pattern})(?!\w)"
         # A combining mark that follows belongs to the last letter, so it makes another word.
@@ -400,6 +401,7 @@ def space_before(part: str, languages: Direction) -> str:
     source, target = languages
     if not has_spaces_between_sentences(target):
         return ""
+    # A source without spaces has none to keep.
     return part[: len(part) - len(part.lstrip())] if has_spaces(source) else " "
 
 

@@ -279,6 +279,7 @@ def _within(seconds: float, call: Callable[[], T]) -> T:
         try:
             future.set_result(call())
         except BaseException as error:
+            # Otherwise it would be lost in the thread, and the caller would wait until the timeout.
             future.set_exception(error)
 
     # The thread may hang in torch for ever; the caller continues without it.

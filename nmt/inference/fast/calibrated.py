@@ -137,7 +137,7 @@ class PaddedCrossAttention(CrossAttention):
         keys, values = split_parts(padded, self.qkv_sizes[1:], self.qkv_heads[1:])
         if heads > shared:
             keys, values = (x.repeat_interleave(heads // shared, dim=1) for x in (keys, values))
-        # Section 3.2.1's 1 / sqrt(d_k), once for the keys and not in each step for the queries.
+        # The 1 / sqrt(d_k) of the paper (section 3.2.1), once for the keys and not in each step.
         return (keys * keys.shape[-1] ** -0.5).transpose(2, 3), values
 
     def forward(self, x: Tensor, memory: Sequence[Tensor], sentences: SentenceLayout) -> Tensor:
