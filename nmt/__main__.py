@@ -5,9 +5,11 @@ import sys
 
 def main() -> None:
     """Import and run the command line."""
+    # First of all, because the other imports take seconds in which Ctrl-C would print a traceback.
     from nmt.cli.interruption import end_at_interrupt
 
     end_at_interrupt()
+    # Before torch is imported, which reads these settings once.
     from nmt.runtime.machine import keep_threads_within_limit, let_waiting_threads_sleep
 
     keep_threads_within_limit()

@@ -122,6 +122,7 @@ def _blocks(source: Path, target: Path) -> Iterator[tuple[list[str], list[str]]]
     """
     lines = Lines.open(source), Lines.open(target)
     ended: list[str] = []
+    # zip would end with the shorter file, and hide that lines are missing.
     for sources, targets in zip_longest(*(side.blocks(BLOCK) for side in lines), fillvalue=ended):
         if len(sources) != len(targets):
             raise unequal_lines(*lines)

@@ -30,6 +30,7 @@ def score_by_model(translator: Translator, sources: Lines, targets: Lines, as_js
     ended: list[str] = []
     subwords = translator.subwords
     blocks = sources.blocks(BLOCK), targets.blocks(BLOCK)
+    # zip would end with the shorter file, and hide that lines are missing.
     for source, target in zip_longest(*blocks, fillvalue=ended):
         if len(source) != len(target):
             raise unequal_lines(sources, targets)

@@ -414,6 +414,7 @@ def rescored(
 def _rows(files: Sequence[Lines]) -> Iterator[tuple[str, ...]]:
     """Yield line n of all files together."""
     sides = (chain.from_iterable(lines.blocks(BLOCK)) for lines in files)
+    # zip would hide that a file ends early.
     for row in zip_longest(*sides):
         if None in row:
             raise unequal_lines(*files)

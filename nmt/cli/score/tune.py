@@ -150,6 +150,7 @@ def _lists(path: Path, lines: int, reference: Path) -> list[list[NBestEntry]]:
             f"{listed.name}: no translations of {missing:,} of the {lines:,} lines of {reference}; "
             "they count as empty"
         )
+    # The weighted sum needs every feature of an empty translation, too.
     zeros = {name: [0.0] for name in next(filter(None, lists))[0].features}
     return [row or [NBestEntry(number, "", zeros, 0.0)] for number, row in enumerate(lists)]
 

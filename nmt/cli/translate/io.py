@@ -52,6 +52,7 @@ def translate_block(
     """Return the output for each line; `numbers` are the numbers of the lines, from 0."""
     if form.is_json:
         by_line = translator.translations(lines, form.count or 1, scored=True, aligned=form.aligned)
+        # If lines are missing, `translate_stream` says how many.
         return [
             _json(translator, number, translations, form)
             for number, translations in zip(numbers, by_line, strict=False)
