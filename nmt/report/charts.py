@@ -135,6 +135,7 @@ class Chart:
         axes.set_xlim(*self.x_limits)
         if self.logarithmic and all(y > 0 for line in self.lines for y in line.y):
             axes.set_yscale("log")
+            # An axis of less than a decade may have minor ticks alone.
             axes.yaxis.set_minor_formatter(_plain_minor)
         axes.xaxis.set_major_formatter(_plain)
         axes.yaxis.set_major_formatter(_plain)

@@ -60,6 +60,7 @@ class Curve:
         if len(self) <= most:
             return self
         updates, values = np.asarray(self.updates), np.asarray(self.values)
+        # The outermost edges divide nothing.
         edges = np.linspace(updates[0], updates[-1], most // 2 + 1)[1:-1]
         ranges = np.split(np.arange(len(self)), np.searchsorted(updates, edges))
         kept = {0, len(self) - 1}

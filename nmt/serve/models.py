@@ -88,6 +88,7 @@ class Models:
             by_pair[translator.languages] = translator
         can_fork = all(one.survives_fork for one in by_pair.values())
         for one in by_pair.values() if can_fork else ():
+            # Workers of a worker would share its core.
             one.search_alone()
         return _Running(by_pair, self._wanted if can_fork else 1, can_fork)
 

@@ -263,6 +263,7 @@ class _Server(uvicorn.Server):
             self.loading = asyncio.create_task(self._load())
 
     async def _load(self) -> None:
+        # Again if a signal arrived meanwhile: the files may have changed since they were read.
         while self.is_outdated:
             self.is_outdated = False
             try:

@@ -90,6 +90,7 @@ class Options:
                 raise NmtError(f"{word}: the shell replaces it; write its value instead")
             name, equals, value = JOINED.sub(r"\1=\2", word).partition("=")
             if re.match(r"--?[A-Za-z]", name):
+                # Some toolkits take dashes and underscores alike.
                 current = options.values[name.replace("_", "-")] = [value] if equals else []
             else:
                 current.append(word)
