@@ -164,6 +164,7 @@ def _warn_of_tokens(train: list[Bitext], config: PreprocessConfig) -> None:
     """Warn of training text that is still tokenised or segmented after cleaning."""
     for bitext in train:
         cleaning = config.for_direction(bitext.direction)
+        # The first lines tell enough; reading all of them would take minutes.
         chunk = next(bitext.chunks(config.on_invalid_utf8))
         sides = (
             cleaning.rewritten(chunk.source, "source"),

@@ -277,6 +277,7 @@ def differences(file: Path, section: Mapping[str, Any], dataset: Path) -> list[s
     if not _is_newer(file, dataset / MANIFEST) or written.resolve() != dataset.resolve():
         return []
     try:
+        # A dataset that lacks a key was made with the default of the key.
         made = _comparable({**dump(PreprocessConfig()), **Manifest.read(dataset).recipe})
     except NmtError:  # training reports the problem of the dataset
         return []

@@ -103,6 +103,7 @@ def _learned(
     """Return subwords learned from the training text, or found where a killed run left them."""
     learned = directory / SCRATCH / "learned"
     if not learned.exists():
+        # A size that the user gives is kept or refused; the default one is adapted.
         learn = train_subwords if config.vocab_size else _learned_as_the_text_allows
         source, target, config = _sample(train, held_out, config)
         directions, order = _directions(config), config.target_order

@@ -163,6 +163,7 @@ def joined(sentences: RaggedArray, first: Ids, last: Ids, separator: int) -> Rag
     """Return sentences ``first[i]`` to ``last[i] - 1`` as one, for each i."""
     counts = last - first
     ends = np.cumsum(counts)
+    # One arange numbers the sentences of all groups, moved to where each group begins.
     taken = sentences.take(np.repeat(first - (ends - counts), counts) + np.arange(counts.sum()))
     last_tokens = np.cumsum(taken.lengths) - 1
     tokens = taken.tokens.copy()

@@ -153,9 +153,11 @@ class Encoder:
         cleaning, stats = self.cleanings[block.corpus], CleaningStats()
         source, target = chunk.source, chunk.target
         if documents is not None:
+            # 0 stands between documents.
             source, target = ([*itertools.compress(side, documents)] for side in (source, target))
         lines, source, target = cleaning.cleaned(source, target, self.held_out, stats)
         if documents is not None:
+            # From places among the lines of documents back to lines of the block.
             lines = np.flatnonzero(documents)[lines]
         pairs = CleanedPairs(lines, (source, target))
         if cleaning.drops_duplicates or (self.shards > 1 and not self.joiner):
@@ -180,6 +182,7 @@ class Encoder:
         """Return whether each pair is within the limits in tokens, and count the dropped pairs."""
         cleaning = self.cleanings[block.corpus]
         results = judge(sides[0].lengths, sides[1].lengths, cleaning)
+        # All but KEPT.
         for reason in list(CleaningResult)[1:]:
             dropped = np.flatnonzero(results == reason)
             if reason == CleaningResult.EMPTY and dropped.size and cleaning.on_empty == "error":
@@ -210,6 +213,7 @@ class Encoder:
 def _keys(source: list[str], target: list[str], language: str) -> Keys:
     end = (language,) if language else ()
     digests = b"".join(
+        # 128 bits, so that billions of different pairs do not collide.
         hashlib.blake2b(joined(one, other, *end), digest_size=16).digest()
         for one, other in zip(source, target, strict=True)
     )

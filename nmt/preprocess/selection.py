@@ -64,6 +64,7 @@ def select_pairs(
                 if repeated is not None:
                     again = repeated[first:last]
                     shown = np.flatnonzero(again)[:MAX_EXAMPLES]
+                    # They are counted already; here they are only shown.
                     stats.drop("duplicates", 0, _text(source, target, shown, subwords))
                 copies = draw.copies(~again)
                 split.append(source.keep(copies), target.keep(copies), direction)

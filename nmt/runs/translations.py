@@ -27,6 +27,7 @@ def write_translations(run: Path, update: int, lines: Sequence[str], best: int) 
     """
     directory = run / DIRECTORY
     directory.mkdir(exist_ok=True)
+    # A kill may have left a half-written file.
     files.sweep(directory)
     with files.whole_file(_file(run, update)) as partial:
         partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

@@ -74,6 +74,7 @@ class CorpusAligner:
         """Return the model of one direction, given both sides' words."""
         source, target = (rows[side] for side in sides)
         num_sources, num_targets = (len(self._vocabularies[side]) for side in sides)
+        # EOS is the empty word of IBM model 1.
         ended = [[np.array([*row, EOS]) for row in side] for side in (source, target)]
         # IBM model 1 has no local optima, so its table is a safe start for the hidden Markov model.
         lexicon = Lexicon.learn(Pairs.from_sentences(*ended), num_sources, LEXICON_ITERATIONS)
@@ -125,6 +126,7 @@ def grow_diag_final_and(one: set[Link], other: set[Link]) -> list[Link]:
     # Links next to links, until nothing is added (Koehn et al. 2003).
     while len(links) > before:
         before = len(links)
+        # The filter is lazy: links that are added on the way grow in the same pass.
         for source, target in filter(links.__contains__, sorted(union)):
             for step in NEIGHBOURS:
                 link = source + step[0], target + step[1]

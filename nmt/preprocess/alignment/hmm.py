@@ -48,6 +48,7 @@ class AlignmentBatch:
 
     def active(self, step: int) -> int:
         """Return the number of sentences with a target word at a step, from 0."""
+        # The lengths descend, and searchsorted wants an ascending order.
         return int(np.searchsorted(-self.lengths, -step))
 
 
@@ -121,6 +122,7 @@ class HiddenMarkovModel:
             chosen = order[first : min(same, first + max(1, CELLS // (words * longest)))]
             first += len(chosen)
             read = sources.tokens[starts[0][chosen, None] + np.arange(words)]  # [B, I]
+            # NULL, which is EOS in the lexicon.
             read = np.append(read, np.full((len(chosen), 1), EOS), 1)
             places = starts[1][chosen] + np.arange(longest)[:, None]  # [J, B]
             # Places after the end of a shorter target read any token; `active` leaves them out.

@@ -207,6 +207,7 @@ class Lexicon:
         """
         order = np.lexsort((self.targets, -self.probabilities, self.sources))
         sources = self.sources[order]
+        # In the order of the sources, so that ranks count from the first place of each.
         ranks = np.arange(len(sources)) - np.searchsorted(sources, sources)
         kept = ranks < count
         likeliest = np.full((self.num_sources, count), EOS, np.int32)

@@ -60,6 +60,7 @@ def _repetitions(
         blocks: keys in blocks [k, 2], each with the index of its first key.
         scratch: directory to make, which needs 24 bytes a key.
     """
+    # A killed run may have left it.
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
     with ExitStack() as stack:

@@ -240,6 +240,7 @@ class Script(Filtering):
         # str.translate runs in C; a loop over characters would take most of the time of cleaning.
         marks = line.translate(letters)
         in_script, foreign = marks.count("1"), marks.count("0")
+        # Without letters both counts are 0, and the side passes.
         return in_script >= self.min_share * (in_script + foreign)
 
 
@@ -258,6 +259,7 @@ class HeldOut(Filtering):
         """Return for every pair whether neither side is held out."""
         # Either side: a sentence of the test set is known to the model whatever it is paired with.
         sides = [[line in held_out for line in side] for side in (source, target)]
+        # Words are only counted where a side is held out, which is rare.
         return [
             not any(
                 is_held and count_words(line) >= self.min_words

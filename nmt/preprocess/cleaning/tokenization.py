@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _SUBWORDS = re.compile("@@(?: |$)|▁")
 
+# After letters alone, because numbers hold points and commas themselves.
 _DETACHED, _ATTACHED = re.compile(r"(?<=[^\W\d]) [.,](?= |$)"), re.compile(r"[^\W\d][.,](?= |$)")
 
 _BETWEEN_WORDS = re.compile("(?<=[^ -~]) (?=[^ -~])")
