@@ -42,6 +42,7 @@ class UnknownKeyError(NmtError):
     """
 
     def __init__(self, where: str, key: str, problem: str) -> None:
+        # All arguments, because an exception is pickled by them between processes.
         super().__init__(where, key, problem)
         self.where, self.key, self.problem = where, key, problem
 

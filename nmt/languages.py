@@ -228,6 +228,7 @@ def has_spaces_between_sentences(code: str) -> bool:
 
 def is_unspaced(line: str) -> bool:
     """Whether most characters of a line belong to scripts without spaces between words."""
+    # White space belongs to no script.
     return 2 * len(_UNSPACED_CHARACTER.findall(line)) > len("".join(line.split()))
 
 

@@ -84,6 +84,7 @@ class Lines:
                 lines += block.count(b"\n")
                 last = block[-1:]
             self._stream.seek(start)
+        # The last line may lack its line feed.
         return lines + (last != b"\n")
 
     def read(self) -> list[str]:

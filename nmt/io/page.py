@@ -32,6 +32,7 @@ def html_page(
         "DATA": _script_data(data),
         "SCRIPT": script,
     }
+    # In one pass, so that no value is searched for the marks of another.
     text, *sections = (files("nmt.io") / "page.html").read_text(encoding="utf-8").split("{{")
     for section in sections:
         name, after = section.split("}}", 1)
