@@ -13,7 +13,9 @@ def main() -> None:
     from nmt.runtime.machine import keep_threads_within_limit, let_waiting_threads_sleep
 
     keep_threads_within_limit()
-    let_waiting_threads_sleep()
+    # Training usually has the machine to itself; threads that spin make it 5 % faster there.
+    if sys.argv[1:2] not in (["train"], ["init"]):
+        let_waiting_threads_sleep()
     from nmt.cli.app import main as run
 
     run()
