@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
 
 # Tests, with a process for each core. One that hangs fails, with the stack of each thread.
-PYTEST := $(BIN)/python -m pytest -q -n auto \
+PYTEST := $(BIN)/python -m pytest -q -n auto --durations 10 \
     -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 TESTS ?= tests
 
