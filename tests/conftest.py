@@ -89,6 +89,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=10, help="SIGKILLs per training [10]")
 
 
+@pytest.fixture(autouse=True)
+def one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands fork no workers unless asked: earlier tests may have left CTranslate2 threads."""
+    monkeypatch.setattr("nmt.runtime.processes.available_cores", lambda: 1)
+
+
 @pytest.fixture(scope="session")
 def kills(request: pytest.FixtureRequest) -> int:
     """How many times a training is killed."""

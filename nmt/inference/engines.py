@@ -9,7 +9,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,9 @@ def load_fastest(
         export = exported(paths[0], trust_plugins)
         in_torch = None
         if export.path != paths[0]:
-            in_torch = partial(load_runs, paths, search, execution, trust_plugins)
+            # No workers: a fork of a process with CTranslate2's threads could hang.
+            alone = replace(execution, workers=1)
+            in_torch = partial(load_runs, paths, search, alone, trust_plugins)
         translator: LineTranslator = CTranslate2Translator(export, search, execution, in_torch)
         translator.engine = f"ctranslate2: {export.path}"
     except NmtError as error:
