@@ -1,7 +1,7 @@
 """PyTorch, imported when it is first used.
 
-The import takes more than a second, and a translation by CTranslate2 needs nothing of it. Modules
-on the way to such a translation take torch from here. A name for types alone, such as `Tensor`, is
+The import takes more than a second, and CTranslate2 translates without PyTorch. Modules that such
+a translation imports take torch from here. A name for types alone, such as `Tensor`, is
 imported under `TYPE_CHECKING`.
 """
 

@@ -173,7 +173,7 @@ def help_text(key: Key, flags: Mapping[str, str]) -> str:
 
     text = re.sub(r"`+([^`]+)`+", flag, summary(key.documentation))
     values = key.values
-    # A docstring that names the values already needs no list of them.
+    # Values that the docstring names are not listed again.
     if len({*values} & {*re.findall(r"[\w+]+", text)}) < min(2, len(values)):
         *others, last = values
         text += f" One of {', '.join(others)} or {last}."

@@ -16,7 +16,7 @@ from nmt.evaluation.metrics import Counts, Metric
 
 Link = tuple[int, int]
 
-# At most nine digits, because int() raises an error for thousands of them.
+# At most nine digits, because int() refuses a number of thousands of digits.
 LINK = re.compile(r"([0-9]{1,9})([-?])([0-9]{1,9})")
 
 

@@ -44,8 +44,7 @@ ALMOST_NONE = 1e-6
 
 
 SOURCE_TOKENS = 1024
-"""Source tokens of a batch for `search.batch_tokens` "auto", on a CPU: more would leave the caches
-of a core (docs/results/speed.md)."""
+"""Source tokens of a batch on a CPU, if `search.batch_tokens` is "auto"."""
 
 
 class CTranslate2Translator(LineTranslator):
@@ -162,8 +161,8 @@ class CTranslate2Translator(LineTranslator):
         """Search in batches of sentences of similar length."""
         limits = {at: config.max_length(len(one.source)) for at, one in sentences.items()}
         beyond = yield from self._search_batches(config, sentences, limits, options)
-        # A batch has one maximum length, its largest: sentences that went beyond their own maximum
-        # are searched again, with sentences of the same.
+        # A batch has one maximum length, the largest of its sentences. A sentence with a hypothesis
+        # beyond its own maximum is searched again, with sentences of the same maximum.
         by_limit: dict[int, dict[int, Sentence]] = {}
         for at in beyond:
             by_limit.setdefault(limits[at], {})[at] = sentences[at]

@@ -166,7 +166,7 @@ def exported(path: Path, trust_plugins: bool = False) -> Export:
     in_run = run.path / EXPORTS
     places = (in_run, files.user_cache() / EXPORTS)
     for place in places:
-        # A damaged export, or one of an older version, is made again.
+        # An export of an older version, or with a damaged description, is made again.
         with suppress(NmtError):
             return Export.open(place / name, "ctranslate2")
     if "WORLD_SIZE" in os.environ:

@@ -313,7 +313,7 @@ def pick_device(name: str, local_rank: int = 0) -> str:
 
 
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-"""What Linux has where there is a GPU: NVIDIA's driver, that of Windows below, and AMD's."""
+"""Devices of GPU drivers on Linux: NVIDIA's, the driver of Windows under WSL, and AMD's."""
 
 
 def may_have_gpu() -> bool:

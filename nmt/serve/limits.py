@@ -231,7 +231,8 @@ class BodyMiddleware:
         Raises:
             RefusedError: the key is missing or unknown.
         """
-        # A proxy may add an Authorization of its own, such as Basic, to a key in the body.
+        # A proxy may add another Authorization header, such as Basic, to a request with a key in
+        # its body.
         if key_in_header(request) or request.scope["path"] not in KEYS_IN_BODIES:
             self.admit(request)
 
