@@ -165,8 +165,8 @@ def test_in_every_precision(precision: InferencePrecision) -> None:
     shortlister = Shortlister(FEW, model, precision)
     if precision != "int8":  # which computes its outputs as "auto" does
         narrow = shortlister._narrow(model, torch.tensor([EOS]))
-        dtype = narrow(torch.zeros(1, model.output.in_features)).dtype
-        assert dtype == {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+        kept = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+        assert narrow(torch.zeros(1, model.output.in_features, dtype=kept)).dtype == kept
     convert(model, precision, cpu)
     with autocast(precision, cpu):
         low = found(shortlister, strategies["greedy"], source, MAX_LENGTHS)
