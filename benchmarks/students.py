@@ -77,6 +77,7 @@ class Models:
         lengths = {"max_length_ratio": 0.0, "max_length_offset": self.length}
         translator = load_translator(
             self.paths[name],
+            engine="nmt",
             device="cpu",
             precision="int8",
             shortlist=Run.open(self.paths[name]).has_shortlist,

@@ -54,7 +54,7 @@ from nmt.models.transformer.model import Transformer, TransformerConfig
 from nmt.recipe.config import build
 from nmt.runtime.distributed import World, join, pick_device
 from nmt.runtime.machine import keep_few_kernels, keep_freed_memory
-from nmt.runtime.precision import LOW, autocast, pick_precision
+from nmt.runtime.precision import autocast, low_dtype, pick_precision
 from nmt.training.config import TrainConfig
 from nmt.training.reporting.report import peak_memory_mb
 from nmt.training.trainer import Trainer
@@ -379,7 +379,7 @@ def measure(
     setting: Setting, sides: dict[str, Side], rounds: int, updates: int
 ) -> dict[str, object]:
     """Target tokens per second and peak memory of both sides, and the share of the ceiling."""
-    device = pick_device(setting.train.device)
+    device = torch.device(pick_device(setting.train.device))
     torch.set_num_threads(setting.threads)
     speeds: dict[str, list[float]] = {name: [] for name in sides}
     memory: dict[str, float] = {}
@@ -428,7 +428,7 @@ def weights_touched(config: TransformerConfig, vocabulary: int, source_share: fl
 
 def ceiling(config: TransformerConfig, train: TrainConfig, device: torch.device) -> float:
     """FLOP/s of a matrix product in the precision of training, the median of 20."""
-    low = LOW.get(pick_precision(train.precision, device), torch.float32)
+    low = low_dtype(pick_precision(train.precision, device)) or torch.float32
     if device.type == "cuda":
         return square_product(8192, low, device)
     rows = min(4096, train.tokens_per_update)

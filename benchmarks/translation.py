@@ -84,6 +84,7 @@ class Setting:
             torch.set_num_threads(1)
         first = load_translator(
             self.run,
+            engine="nmt",
             precision=precision,
             workers=self.workers,
             shortlist=bool(shortlist),

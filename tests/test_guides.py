@@ -73,7 +73,7 @@ class Workplace:
             (tools / name).write_text(text)
             (tools / name).chmod(0o755)
         self.environment = os.environ | {
-            "PATH": f"{programs}:{tools}:{os.environ['PATH']}",
+            "PATH": f"{programs}:{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(Path(package.__file__).parents[1]),
         }
 

@@ -23,7 +23,7 @@ from nmt.messages import warn
 from nmt.recipe.config import build
 from nmt.recipe.plugins import not_imported
 from nmt.recipe.registry import unknown
-from nmt.runs import find_checkpoint
+from nmt.runs import Checkpoint, Run, find_checkpoint
 from nmt.runs.exports import Export
 from nmt.runs.recipe import import_plugins_of_run
 from nmt.runtime.distributed import pick_device
@@ -163,12 +163,27 @@ def exported(path: Path, trust_plugins: bool = False) -> Export:
     run, checkpoint = find_checkpoint(path)
     # The digest, because an update may have been trained again.
     name = f"{checkpoint.path.name}-{checkpoint.digest[:12]}"
-    in_run = run.path / EXPORTS
-    places = (in_run, files.user_cache() / EXPORTS)
+    places = (run.path / EXPORTS, files.user_cache() / EXPORTS)
     for place in places:
         # An export of an older version, or with a damaged description, is made again.
         with suppress(NmtError):
-            return Export.open(place / name, "ctranslate2")
+            export = Export.open(place / name, "ctranslate2")
+            break
+    else:
+        return _export_into(places, run, checkpoint, name, trust_plugins)
+    # The export needs no plugins, but a user must hear of one that has changed.
+    import_plugins_of_run(run.path, run.plugins, trust_plugins)
+    return export
+
+
+def _export_into(
+    places: Sequence[Path], run: Run, checkpoint: Checkpoint, name: str, trust_plugins: bool
+) -> Export:
+    """Export a checkpoint into the first directory that can be written, and return the export.
+
+    Raises:
+        NmtError: CTranslate2 cannot run the model, or no directory can be written.
+    """
     if "WORLD_SIZE" in os.environ:
         raise NmtError("under torchrun, and there is no export yet")
     from nmt.formats import export_formats, export_run
@@ -182,7 +197,7 @@ def exported(path: Path, trust_plugins: bool = False) -> Export:
                 with suppress(NmtError):  # it has made the export while this one waited
                     return Export.open(place / name, "ctranslate2")
                 # The cache holds the exports of other runs, too.
-                if place == in_run:
+                if place.parent == run.path:
                     _remove_outdated(place / name, run.path)
                 # The checkpoint, not the run, whose best checkpoint training may move meanwhile.
                 return export_run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -148,12 +149,14 @@ def test_training_goes_on_with_ones_own_plugin_and_keeps_a_copy_of_it(
 ) -> None:
     own, copy = mine / "my_parts.py", mine / "run" / "plugins" / "my_parts.py"
     own.write_text(f"{PLUGIN}# changed\n")
-    translated = program("translate --plugin my_parts --model run", "mine")
-    assert translated.returncode == 0
-    assert translated.stderr.startswith(
-        "nmt: warning: run: my_parts.py: differs from the copy in run/plugins, with which the run "
-        "was trained\n"
-    )
+    for _ in range(2):  # the first time exports the run
+        translated = program("translate --plugin my_parts --model run", "mine")
+        assert translated.returncode == 0
+        assert re.match(
+            r"nmt: warning: \S*run: my_parts.py: differs from the copy in \S*run/plugins, "
+            r"with which the run was trained\n",
+            translated.stderr,
+        )
     assert copy.read_text() == PLUGIN
     resumed = program("train --config nmt.yaml --save-dir run --max-updates 8", "mine")
     assert resumed.returncode == 0
