@@ -16,13 +16,16 @@ import pytest
 from conftest import Command
 from for_each import for_each
 
+from nmt.errors import NmtError
 from nmt.inference import Request, Translation
 from nmt.inference.alignment import token_starts
 from nmt.inference.markup import Dialect, Fragment, Segment, parse
 from nmt.inference.markup.lines import translate_markup
 from nmt.inference.markup.parsing import MAX_DEPTH, PLACEHOLDERS
 from nmt.inference.markup.units import Element, Node, raw_of
+from nmt.recipe.config import build
 from nmt.search import Hypothesis
+from nmt.search.config import SearchConfig
 
 VOID = {"br", "hr", "img", "wbr", "x"}
 BLOCKS = {"p", "li", "ul", "div", "br", "hr", "td", "tr", "table", "script"}
@@ -145,6 +148,17 @@ def test_a_placeholder_of_any_family_moves_whole_with_its_words(placeholder: str
                     "ONE",
                     "TWO",
                 ]
+
+
+def test_a_user_adds_placeholders() -> None:
+    search = build(SearchConfig, {"placeholders": ["x?", r"__\w+__", "one|two"]}, "search")
+    line = "<b>__name__ one</b> three"
+    assert shown(line) == "<b>__NAME__ ONE</b> THREE"
+    fragment = parse(line, "html", search.placeholders)
+    joined = fragment.join(translated(segment, False) for segment in fragment.segments)
+    assert joined == "<b>__name__ one</b> THREE"
+    with pytest.raises(NmtError, match=r"placeholders: no regular expression: '\(a': miss"):
+        build(SearchConfig, {"placeholders": ["(a"]}, "search")
 
 
 def test_placeholders_that_have_no_end_take_no_time() -> None:
@@ -544,7 +558,7 @@ def text_in(line: str) -> str:
 
 def test_markup_alone_is_aligned_in_pieces_without_spaces_between_words() -> None:
     class Echo:
-        config = SimpleNamespace(window=9)
+        config = SearchConfig(window=9)
 
         def __init__(self, unit: str) -> None:
             self.usual_unit = unit

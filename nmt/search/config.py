@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -69,6 +70,10 @@ class SearchConfig:
     on_invalid_utf8: OnInvalidUtf8 = "error"
     """Treatment of bytes that are not UTF-8: an error, or replace them by U+FFFD."""
 
+    placeholders: tuple[str, ...] = ()
+    """Regular expressions of placeholders that markup keeps unchanged, besides the families of
+    docs/guides/markup.md."""
+
     batch_tokens: Literal["auto"] | int = "auto"
     """Maximum number of source tokens in a batch, including padding, times the rows of the search
     (beam size or samples), or auto: 16,384 on a CPU, 131,072 on a GPU. A sentence of fewer than 16
@@ -92,6 +97,13 @@ class SearchConfig:
         for key in ("max_length_offset", "batch_tokens", "window"):
             if (value := getattr(self, key)) != "auto" and value < 1:
                 raise ValueError(f"{key} must be at least 1, not {value}")
+        for pattern in self.placeholders:
+            try:
+                re.compile(f"(?:{pattern})")
+            except re.error as error:
+                raise ValueError(
+                    f"placeholders: no regular expression: {pattern!r}: {error}"
+                ) from None
         if self.mbr_pruning is not None:
             self._check_pruning(self.mbr_pruning)
         if self.mbr is not None and self.mbr.needs_source:

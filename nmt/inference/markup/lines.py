@@ -39,7 +39,7 @@ def translate_markup(
         raise NmtError(unknown("dialect", str(dialect), get_args(Dialect)))
     waiting = iter(lines)
     while window := list(islice(waiting, translator.config.window)):
-        fragments = [parse(line, dialect) for line in window]
+        fragments = [parse(line, dialect, translator.config.placeholders) for line in window]
         segments = [segment for fragment in fragments for segment in fragment.segments]
         rendered = iter(_rendered(translator, segments))
         for fragment in fragments:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from typing import Literal
 
@@ -83,8 +84,6 @@ PLACEHOLDERS = {
 """Families of variables and statements in messages and templates of programs, the longest first;
 docs/guides/markup.md shows examples of each."""
 
-PLACEHOLDER = re.compile("|".join(PLACEHOLDERS.values()))
-
 _TEMPLATE = re.compile("|".join(PLACEHOLDERS[name] for name in ("statement", "server page")))
 """Placeholders that may hold tags."""
 
@@ -98,7 +97,7 @@ Event = tuple[Kind, int, list[tuple[str, str | None]]]
 """Markup or text, the offset at which it begins, and the attributes of a tag."""
 
 
-def parse(line: str, dialect: Dialect = "html") -> Fragment:
+def parse(line: str, dialect: Dialect = "html", placeholders: Sequence[str] = ()) -> Fragment:
     """Return the fragment of markup that a line holds.
 
     Args:
@@ -106,8 +105,11 @@ def parse(line: str, dialect: Dialect = "html") -> Fragment:
             anything that is not translated keeps its line feeds.
         dialect: "html"; or "xliff", where all elements are inline, any may be empty, and names
             distinguish case.
+        placeholders: regular expressions of further placeholders, which come before the families
+            of :data:`PLACEHOLDERS`.
     """
-    tree = _Tree(dialect)
+    patterns = (*(f"(?:{pattern})" for pattern in placeholders), *PLACEHOLDERS.values())
+    tree = _Tree(dialect, re.compile("|".join(patterns)))
     events = _events(line)
     ends = [start for _, start, _ in events[1:]] + [len(line)]
     for (kind, start, attributes), end in zip(events, ends, strict=True):
@@ -176,8 +178,9 @@ class _Reader(HTMLParser):
 class _Tree:
     """A tree under construction."""
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: Dialect, placeholder: re.Pattern[str]) -> None:
         self.is_html = dialect == "html"
+        self.placeholder = placeholder
         self.open = [Element()]
         self.text = ""
 
@@ -244,7 +247,9 @@ class _Tree:
         raw, self.text = self.text, ""
         start = 0
         children = self.open[-1].children
-        for match in PLACEHOLDER.finditer(raw):
+        for match in self.placeholder.finditer(raw):
+            if not match[0]:  # a pattern of the user may match nothing
+                continue
             self._add_text(children, raw[start : match.start()])
             children.append(Kept(match[0], match[0]))
             start = match.end()
