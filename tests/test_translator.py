@@ -192,14 +192,14 @@ def test_sentences_of_like_length_share_batches_of_bounded_size() -> None:
 
 def test_short_sentences_make_no_more_rows_than_those_of_sixteen_tokens() -> None:
     words = translator(batch_tokens=32)
-    list(words.translate(["a"] * 4))
+    list(words.translate(list("abcd")))
     assert [batch.shape for batch in batches(words)] == [(2, 2), (2, 2)]
 
 
 @pytest.mark.usefixtures("short_counts_as_it_is")
 def test_batches_are_bounded_with_the_rows_of_the_search() -> None:
     wide = translator(strategy={"name": "beam", "beam": 2}, batch_tokens=8)
-    list(wide.translate(["a"] * 4))
+    list(wide.translate(list("abcd")))
     assert [batch.shape for batch in batches(wide)] == [(2, 2), (2, 2)]
 
 
@@ -256,6 +256,16 @@ def test_the_greatest_length_follows_from_the_source() -> None:
         "fedc",
     ]  # 0.5 x 6 + 1, 0.5 x 7 + 1
     assert SearchConfig().max_length(30) == 80
+
+
+def test_equal_lines_are_searched_once() -> None:
+    once = translator(strategy="beam")
+    lines = ["ab", Request("ab"), "c", Request("ab", n_best=2), Request("ab", prefix="b"), "ab"]
+    lists = list(once.translations(lines))
+    assert [best.text for best, *_ in lists] == ["ba", "ba", "c", "ba", "ba", "ba"]
+    assert [len(one) for one in lists] == [1, 1, 1, 2, 1, 1]
+    assert sorted(map(len, batches(once))) == [1, 3]
+    assert once.counts.target_tokens == 5 * 3 + 2
 
 
 def test_target_tokens_are_counted_with_their_ends() -> None:

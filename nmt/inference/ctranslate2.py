@@ -178,7 +178,7 @@ class CTranslate2Translator(LineTranslator):
     ) -> Generator[tuple[int, list[Hypothesis]], None, list[int]]:
         """Search, and return the sentences with a hypothesis beyond the limit of the sentence."""
         beyond: list[int] = []
-        waiting: list[tuple[int, Any]] = []
+        waiting: list[tuple[Sequence[int], Any]] = []
         with _one_line(self._export):
             for batch in self._batches(config, sentences):
                 results = self._model.translator.translate_batch(
@@ -193,24 +193,25 @@ class CTranslate2Translator(LineTranslator):
                     asynchronous=True,
                     **options,
                 )
-                waiting += zip(batch, results, strict=True)
+                waiting.append((batch, results))
         penalty = getattr(config.strategy, "length_penalty", NoPenalty())
-        for at, future in waiting:
+        for batch, futures in waiting:
             with _one_line(self._export):
-                result = future.result()
-            if max(map(len, result.hypotheses)) > limits[at]:
-                beyond.append(at)
-                continue
-            hypotheses = []
-            for tokens, score in zip(result.hypotheses, result.scores, strict=True):
-                ids = [self._target_ids[token] for token in tokens]
-                # CTranslate2 divides by a penalty, too; ours is of the log-probability.
-                log_probability = score * len(ids) ** options["length_penalty"]
-                finished = ids[-1] == EOS
-                score = log_probability / penalty.divisor(float(len(ids)))
-                tokens = ids[:-1] if finished else ids
-                hypotheses.append(Hypothesis(tokens, log_probability, score, finished))
-            yield at, sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
+                results = [future.result() for future in futures]
+            for at, result in zip(batch, results, strict=True):
+                if max(map(len, result.hypotheses)) > limits[at]:
+                    beyond.append(at)
+                    continue
+                hypotheses = []
+                for tokens, score in zip(result.hypotheses, result.scores, strict=True):
+                    ids = [self._target_ids[token] for token in tokens]
+                    # CTranslate2 divides by a penalty, too; ours is of the log-probability.
+                    log_probability = score * len(ids) ** options["length_penalty"]
+                    finished = ids[-1] == EOS
+                    score = log_probability / penalty.divisor(float(len(ids)))
+                    tokens = ids[:-1] if finished else ids
+                    hypotheses.append(Hypothesis(tokens, log_probability, score, finished))
+                yield at, sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
         return beyond
 
     def _batches(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, TypeVar
@@ -132,13 +132,14 @@ class LineTranslator(ABC):
     ) -> Iterator[list[Translation]]:
         waiting = chain.from_iterable(self.in_documents([line] for line in lines))
         while window := list(islice(waiting, self.config.window)):
+            for line in window:
+                if isinstance(line, Request):
+                    with naming_line(line.text):
+                        line.check(self.config, options.count, self.subwords.context is not None)
             requests = [
                 self._with_target(line if isinstance(line, Request) else Request(line))
                 for line in window
             ]
-            for request in requests:
-                with naming_line(request.text):
-                    request.check(self.config, options.count, self.subwords.context is not None)
             results: dict[int, list[Translation]] = {}
             for translator, indices in self.by_target(requests):
                 translations = translator._in_context([requests[at] for at in indices], options)
@@ -289,18 +290,23 @@ class LineTranslator(ABC):
     def _search(
         self, sentences: dict[int, Sentence], counts: Sequence[int]
     ) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each line, up to the line's count."""
+        """Return the hypotheses of each line, up to its count; equal lines are searched once."""
         results: list[list[Hypothesis]] = [[] for _ in counts]
+        equal: dict[Hashable, list[int]] = {}
+        for at, sentence in sentences.items():
+            equal.setdefault((counts[at], sentence.key), []).append(at)
+        lines = {same[0]: same for same in equal.values()}
         # Lines with the same count share batches.
         for count in sorted(set(counts)):
-            alike = {at: sentence for at, sentence in sentences.items() if counts[at] == count}
+            alike = {at: sentences[at] for at in lines if counts[at] == count}
             lists = self.find(alike) if count == 1 else self.find_distinct(alike, count)
-            for at, hypotheses in lists:
-                results[at] = hypotheses
+            for first, hypotheses in lists:
                 best = hypotheses[0]
-                self.counts.target_tokens += len(best.tokens) + best.finished
-                if self.on_sentence:
-                    self.on_sentence()
+                for at in lines[first]:
+                    results[at] = hypotheses
+                    self.counts.target_tokens += len(best.tokens) + best.finished
+                    if self.on_sentence:
+                        self.on_sentence()
         return results
 
     def find_distinct(

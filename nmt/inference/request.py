@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import NoneType
@@ -235,6 +235,12 @@ class Sentence:
 
     strategy: Strategy | None = None
     """Search strategy; None for the translator's."""
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for equal sentences, which have the same hypotheses."""
+        wishes = (tuple(map(tuple, lists)) for lists in (self.phrases, self.avoided))
+        return tuple(self.source), tuple(self.prefix), *wishes, self.strategy
 
 
 @contextmanager
