@@ -68,7 +68,7 @@ class Models:
     length: int | None
     """Tokens of every translation, with EOS; None lets the model end each translation."""
     batch: int
-    """Sentences of a batch of CTranslate2."""
+    """Tokens of a batch of CTranslate2."""
 
     def nmt(self, name: str) -> dict[int, Translate]:
         """Return greedy search by this package, as the command sets it up."""
@@ -201,7 +201,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--one-by-one", type=int, default=100, help="translated one at a time")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--peer-batch", type=int, default=64, help="sentences, of CTranslate2")
+    parser.add_argument("--peer-batch", type=int, default=1024, help="tokens, of CTranslate2")
     arguments = parser.parse_args()
     if arguments.random and not (arguments.like and arguments.data):
         parser.error("--random needs --like and --data")

@@ -1,4 +1,4 @@
-"""Translation speed: this engine in its precisions and CTranslate2 in its own, in one run.
+"""Translation speed: nmt's engines in their precisions beside a script for CTranslate2, in one run.
 
     python benchmarks/translation.py --model RUN --source test.en --reference test.de
     python benchmarks/translation.py --model RUN --random transformer_base --length 17 \
@@ -7,11 +7,12 @@
 Every side is a process of its own that holds its model and works when asked to. Sides take turns,
 so that a noisy machine is noisy for all of them, and medians over the rounds are compared. Text
 goes in and text comes out; all search as CTranslate2 does (the stop rule ``first_beam``, length
-penalty ``power``). With --random the weights are random and every translation has --length tokens,
-for an output of random weights has no natural length. CTranslate2's sides take the weights that
-``nmt export`` writes. A side whose name ends with ``shortlist``, as "nmt fp32 shortlist", searches
-among the tokens of the shortlist that ``nmt shortlist`` gave the run; with --shortlist there is one
-for each precision.
+penalty ``power``). "auto" is the default engine of nmt, "nmt" its search in torch, "ctranslate2"
+a script as in that package's documentation, on the weights that ``nmt export`` writes. With
+--random the weights are random and every translation has --length tokens, for an output of random
+weights has no natural length. A side whose name ends with ``shortlist``, as "nmt fp32 shortlist",
+searches among the tokens of the shortlist that ``nmt shortlist`` gave the run; with --shortlist
+there is one for each precision.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ import torch
 from nmt.data.vocabulary import EOS
 from nmt.evaluation import Metric
 from nmt.formats import export_formats, export_run
-from nmt.inference import SearchConfig, Translator
+from nmt.inference import LineTranslator, SearchConfig, Translator
 from nmt.inference.engines import load_translator
 from nmt.models import ModelConfig
 from nmt.recipe.config import build
@@ -47,6 +48,7 @@ from nmt.runtime.processes import end_with_parent
 
 BEAM = 4
 OURS = ("nmt fp32", "nmt bf16", "nmt int8")
+DEFAULT = ("auto fp32", "auto int8")
 PEERS = ("ctranslate2 float32", "ctranslate2 int8")
 Translate = Callable[[list[str]], tuple[list[str], int]]
 """Lines to their translations and the number of tokens in those, each with its EOS."""
@@ -95,6 +97,22 @@ class Setting:
             beam: partial(translate_counted, self._with_beam(first, beam)) for beam in (1, BEAM)
         }
 
+    def auto(self, precision: str) -> dict[int, Translate]:
+        """The default engine, as the command sets it up."""
+        return {
+            beam: partial(
+                translate_counted,
+                load_translator(
+                    self.run,
+                    precision=precision,
+                    workers=self.workers,
+                    threads=1,
+                    **self.search(beam),
+                ),
+            )
+            for beam in (1, BEAM)
+        }
+
     def ctranslate2(self, compute_type: str) -> dict[int, Translate]:
         """CTranslate2, called as its own documentation does, on tokens of the same subwords."""
         return ctranslate2_searches(
@@ -107,7 +125,7 @@ class Setting:
         return Translator(first.model, first.subwords, config, first.execution, first.shortlister)
 
 
-def translate_counted(translator: Translator, lines: list[str]) -> tuple[list[str], int]:
+def translate_counted(translator: LineTranslator, lines: list[str]) -> tuple[list[str], int]:
     """The translations of lines, and the number of their tokens."""
     before = translator.counts.target_tokens
     texts = list(translator.translate(lines))
@@ -141,6 +159,7 @@ def ctranslate2_searches(
         results = engine.translate_batch(
             tokens,
             max_batch_size=batch,
+            batch_type="tokens",
             beam_size=beam,
             length_penalty=1.0,
             max_decoding_length=length or 256,
@@ -305,7 +324,7 @@ def main() -> None:
     parser.add_argument("--beams", type=int, nargs="+", choices=(1, BEAM), default=[1, BEAM])
     parser.add_argument("--sides", nargs="+", metavar="SIDE", help='such as "nmt fp32" [all]')
     parser.add_argument("--shortlist", action="store_true", help="also with the run's shortlist")
-    parser.add_argument("--peer-batch", type=int, default=64, help="sentences, of CTranslate2")
+    parser.add_argument("--peer-batch", type=int, default=1024, help="tokens, of CTranslate2")
     arguments = parser.parse_args()
     lines = arguments.source.read_text(encoding="utf-8").splitlines()[: arguments.sentences]
     references: list[str] = []
@@ -316,7 +335,10 @@ def main() -> None:
         if arguments.random:
             run = random_run(Path(scratch) / "run", arguments.model, {"arch": arguments.random})
             length = arguments.length
-        names = arguments.sides or [*OURS, *(PEERS if find_spec("ctranslate2") else ())]
+        names = arguments.sides or [
+            *OURS,
+            *((*DEFAULT, *PEERS) if find_spec("ctranslate2") else ()),
+        ]
         if arguments.shortlist:
             names += [f"{name} shortlist" for name in OURS]
         exported = Path(scratch) / "exported"
