@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest

@@ -57,7 +57,7 @@ def test_beam_search_gives_what_a_plain_one_without_early_stop_gives(
 ) -> None:
     model, source, max_length = TableModel(seed, vocabulary=8), random_sources(seed, 4), 9
     max_lengths = torch.full((4,), max_length)
-    beam = Beam(beam=width, length_penalty=penalty)
+    beam = Beam(beam=width, length_penalty=penalty, stop="optimistic")
     optimistic = beam.search(model, source, max_lengths)
     all_finished = replace(beam, stop="all_finished").search(model, source, max_lengths)
     for at, row in enumerate(source.tolist()):
@@ -146,7 +146,7 @@ def test_a_beam_finds_what_greedy_misses() -> None:
 def test_the_length_penalty_decides_between_short_and_long() -> None:
     model = Given({(): {EOS: 0.5, 4: 0.45}, (4,): {4: 1.0}})
     assert best(Beam(beam=2, length_penalty=NONE), model) == ([], True)
-    assert best(Beam(beam=2), model) == ([4, 4], True)
+    assert best(Beam(beam=2, stop="optimistic"), model) == ([4, 4], True)
 
 
 def test_without_an_end_the_best_alive_hypothesis_is_given() -> None:
@@ -163,13 +163,13 @@ def test_without_an_end_the_best_alive_hypothesis_is_given() -> None:
 
 def test_a_finished_hypothesis_is_preferred_to_a_likelier_unfinished_one() -> None:
     model = Given({(): {4: 0.9, EOS: 0.1}, (4,): {4: 0.9, 5: 0.1}})
-    assert best(Beam(beam=1), model, max_length=2) == ([], True)
+    assert best(Beam(beam=1, stop="optimistic"), model, max_length=2) == ([], True)
 
 
 @pytest.mark.parametrize("stop", ["first_beam", "current_length"])
 def test_an_end_that_was_second_best_may_win_but_not_where_the_first_end_stops(stop: str) -> None:
     model = Given({(): {4: 0.6, EOS: 0.4}, (4,): {4: 0.4, EOS: 0.6}})
-    beam = Beam(beam=1, length_penalty=NONE)
+    beam = Beam(beam=1, length_penalty=NONE, stop="optimistic")
     assert best(beam, model) == ([], True)  # 0.4
     assert best(replace(beam, stop=stop), model) == ([4], True)  # type: ignore[arg-type]  # 0.36
 

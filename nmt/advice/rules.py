@@ -421,7 +421,7 @@ def _validation(corpus: CorpusFacts, plan: Plan) -> Iterator[RecipeValue]:
 
 
 def _search(corpus: CorpusFacts) -> Iterator[RecipeValue]:
-    penalty, reason = {"name": "gnmt", "alpha": 0.6}, "as in the paper"
+    penalty, reason = {"name": "gnmt", "alpha": 0.6}, "beam and penalty of the paper"
     if corpus.distinct < 100_000:
         penalty = {"name": "power", "alpha": 1.0}
         reason = "a model of few updates stops early (examples/multi30k)"

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 Self = TypeVar("Self", bound="BeamState")
 
 
+Stop = Literal["first_beam", "optimistic", "all_finished", "current_length", "shrinking_beam"]
+
+
 @strategies.register("beam")
 @dataclass(frozen=True, kw_only=True)
 class Beam(Strategy):
@@ -37,16 +40,14 @@ class Beam(Strategy):
     length_penalty: LengthPenalty = length_penalties["gnmt"]
     """Length penalty, a divisor of the log-probability; the paper's is gnmt with alpha 0.6."""
 
-    stop: Literal[
-        "optimistic", "all_finished", "first_beam", "current_length", "shrinking_beam"
-    ] = "optimistic"
-    """When the search of a sentence stops. `optimistic` (the paper's): as many hypotheses are
-    finished as requested, and the best one scores at least as high as the best alive sequence would
-    if it reached the maximum length at no cost. `all_finished`: the finished set is full, and each
-    of its hypotheses meets the same bound. The best hypothesis is the same, the rest of the list is
-    better. `first_beam` (fairseq's): stops when `beam` hypotheses are finished; only the best
-    `beam` candidates of a step may end. `current_length` (Hugging Face's): as `first_beam`, and
-    each finished hypothesis scores at least as high as the best alive sequence at its present
+    stop: Stop = "first_beam"
+    """When the search of a sentence stops. `first_beam` (fairseq's and CTranslate2's): when `beam`
+    hypotheses are finished; only the best `beam` candidates of a step may end. `optimistic` (the
+    paper's): as many hypotheses are finished as requested, and the best one scores at least as high
+    as the best alive sequence would if it reached the maximum length at no cost. `all_finished`:
+    the finished set is full, and each of its hypotheses meets the same bound. The best hypothesis
+    is the same, the rest of the list is better. `current_length` (Hugging Face's): as `first_beam`,
+    and each finished hypothesis scores at least as high as the best alive sequence at its present
     length. `shrinking_beam` (Marian's): each finished hypothesis makes the beam smaller by one,
     until the beam is empty."""
 

@@ -24,7 +24,8 @@ class SearchConfig:
     """The recipe's section ``search``. Lengths are in tokens and include EOS."""
 
     strategy: Strategy = strategies["beam"]
-    """Search strategy. The default is the paper's: a beam of 4 with the length penalty of GNMT."""
+    """Search strategy. The default is the paper's beam of 4 with the length penalty of GNMT, but
+    stops as CTranslate2 does."""
 
     constraints: tuple[Constraint, ...] = ()
     """Constraints on the tokens of a translation; a list of names, or of mappings with a name and

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nmt.data.vocabulary import EOS, PAD
 from nmt.lazy import torch
 from nmt.search.base import SearchState, strategies
-from nmt.search.beam import Beam, BeamState
+from nmt.search.beam import Beam, BeamState, Stop
 from nmt.search.hypotheses import Continuations, Hypotheses, Hypothesis, best_first
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ class DiverseBeam(Beam):
     Hypotheses are ranked as in `beam`, without the diversity penalty. The keys of `beam` apply
     within each group.
     """
+
+    stop: Stop = "optimistic"
+    """As in `beam`, for each group."""
 
     groups: int = 2
     """Number of groups of equal size; a group per place of the beam gives the most diverse
