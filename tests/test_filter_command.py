@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from trained_runs import turn
 
+from nmt.cli.score.by_model import load_in_torch
 from nmt.errors import NmtError
-from nmt.inference import filtering
+from nmt.inference import SearchConfig, filtering
+from nmt.inference.execution import ON_CPU
 from nmt.inference.filtering import CHARACTERS, Cut, dual_scorer, score_corpus, write_kept
 from nmt.preprocess.corpus import Bitext
 from nmt.runtime.distributed import World
@@ -164,6 +166,22 @@ def test_the_better_half_of_a_corpus_is_kept(
     (tmp_path / "crawl.tsv").write_text(text, newline="")
     again = nmt("filter", "-", *models, "--keep", 0.5, stdin=tmp_path / "crawl.tsv")
     assert again.out.splitlines() == [row.removesuffix("\r") for row in kept]
+
+
+def test_ctranslate2_gives_the_scores_of_torch(
+    tmp_path: Path, trained: Path, reverse: Path, corpus: Path, nmt: Command
+) -> None:
+    flags = ("--forward", trained, "--reverse", reverse, "--keep", 1, "--scores", tmp_path / "all")
+    done = nmt("filter", corpus / "test", *flags)
+    engines = [line for line in done.err.splitlines() if line.startswith("engine ")]
+    assert [line.partition("exports")[0] for line in engines] == [
+        f"engine ctranslate2: {run}/" for run in (trained, reverse)
+    ]
+    score = dual_scorer(
+        *(load_in_torch([run], SearchConfig(), ON_CPU) for run in (trained, reverse))
+    )
+    sides = [(corpus / f"test.{language}").read_text().splitlines() for language in ("en", "de")]
+    assert np.loadtxt(tmp_path / "all") == pytest.approx(score(*sides), abs=1e-5)
 
 
 def test_mistakes_are_answered(

@@ -4,10 +4,12 @@ import gzip
 import io
 import json
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,10 +21,12 @@ from for_each import for_each
 from typer.testing import CliRunner, Result
 
 from nmt.cli.score import command as score
+from nmt.cli.score.by_model import load_in_torch, open_model
 from nmt.data.columns import RaggedArray
 from nmt.data.writer import DatasetWriter, staging
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import metrics
+from nmt.inference.execution import ON_CPU
 
 OUTPUTS = (Path(__file__).parents[1] / "docs/outputs.md").read_text(encoding="utf-8")
 BLEU = (
@@ -599,11 +603,34 @@ def test_a_model_scores_translations_of_what_a_dataset_holds(
     for split in ("test", "valid"):
         flags = ("score", corpus / f"{split}.de", "--model", trained)
         expected = nmt(*flags, "--source", corpus / f"{split}.en")
-        assert (expected.status, expected.err) == (0, "")
+        assert expected.status == 0
+        assert re.fullmatch(f"engine ctranslate2: {trained}/exports/.*\n", expected.err)
         assert nmt(*flags, "--data", dataset, "--split", split) == expected
     done = nmt(*flags, "--data", dataset)
     assert (done.status, done.out) == (1, "")
     assert f"test of {dataset} and {corpus / 'valid.de'} differ in their number" in done.err
+
+
+def test_ctranslate2_scores_and_aligns_as_torch(
+    trained: Path, corpus: Path, tmp_path: Path
+) -> None:
+    sources, targets = (
+        (corpus / f"test.{language}").read_text().splitlines()[:20] for language in ("en", "de")
+    )
+    sources[3], targets[4] = (" ".join([line] * 300) for line in (sources[3], targets[4]))
+    auto = open_model(trained, "cpu", False)
+    export = open_model(Path(auto.engine.removeprefix("ctranslate2: ")), "cpu", False)
+    assert auto.engine == export.engine
+    in_torch = load_in_torch([trained], auto.config, ON_CPU)
+    for pairs in ((sources[:3], targets[:3]), (sources, targets)):
+        assert list(chain(*auto.score(*pairs))) == pytest.approx(
+            list(chain(*in_torch.score(*pairs))), abs=1e-5
+        )
+        assert auto.align(*pairs) == in_torch.align(*pairs)
+    assert auto.score(sources[:3], targets[:3]) == export.score(sources[:3], targets[:3])
+    # CTranslate2 has positions up to 2,048.
+    with pytest.raises(NmtError, match="an export cannot do this; give the run"):
+        export.score(sources, targets)
 
 
 def test_a_model_of_the_other_direction_scores_no_translations_of_a_dataset(

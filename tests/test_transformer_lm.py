@@ -10,11 +10,12 @@ import pytest
 import torch
 import yaml
 
-from nmt.cli.score.by_model import open_model
+from nmt.cli.score.by_model import load_in_torch, open_model
 from nmt.data.vocabulary import BOS, EOS
 from nmt.errors import NmtError
-from nmt.inference import Translator
+from nmt.inference import SearchConfig, Translator
 from nmt.inference.engines import load_translator
+from nmt.inference.execution import ON_CPU
 from nmt.models import ModelConfig
 from nmt.recipe.config import build
 
@@ -43,6 +44,7 @@ def test_it_scores_targets_alone(lm: Path, corpus: Path, nmt: Command) -> None:
     score = ("score", "--model", lm, "--source")
     assert nmt(*score, corpus / "test.en", text).out == nmt(*score, text, text).out
     scorer = open_model(lm, "cpu", False)
+    assert scorer.engine.startswith("nmt: ")
     likely, rare = (sum(*scorer.score(["x"], [line])) for line in ("eins zwei drei", "ei eini ei"))
     assert likely > rare
     one, other = scorer.score(["one two", "three"], [turned[0]] * 2)
@@ -55,7 +57,7 @@ def test_an_ensemble_of_logarithms_weighs_it_at_every_token(
     search = {"strategy": "beam", "ensemble": "log_probability", "weights": [0.8, 0.2]}
     fused = load_translator(trained, lm, device="cpu", **search)
     assert isinstance(fused, Translator)
-    members = [open_model(path, "cpu", False) for path in (trained, lm)]
+    members = [load_in_torch([path], SearchConfig(), ON_CPU) for path in (trained, lm)]
     for line in (corpus / "test.en").read_text().splitlines():
         source = [*fused.subwords.encode_source([line])[0], EOS]
         [tokens] = fused.subwords.encode_target(["eins zwei"])

@@ -12,13 +12,19 @@ import typer
 from nmt.cli.console import check_stdin
 from nmt.cli.options import SourceLang, TargetLang, only_model
 from nmt.cli.recipe import PluginFlag, TrustFlag, import_named
-from nmt.cli.score.by_model import BLOCK, open_model, unequal_lines
+from nmt.cli.score.by_model import (
+    BLOCK,
+    load_fastest_scorer,
+    load_in_torch,
+    open_model,
+    unequal_lines,
+)
 from nmt.errors import NmtError
 from nmt.io.lines import Lines
 from nmt.messages import say
 
 if TYPE_CHECKING:
-    from nmt.inference import Translator
+    from nmt.inference import LineTranslator
 
 Link = tuple[int, int]
 
@@ -80,7 +86,10 @@ def align(
             raise NmtError("--layer is a layer of a model; give --model, too")
         aligned = _align_corpus(source, target, max_pairs)
     else:
-        translator = open_model(chosen, device, trust_plugins, target_lang, source_lang)
+        # An export has the attention of one layer.
+        load = load_fastest_scorer if layer is None else load_in_torch
+        translator = open_model(chosen, device, trust_plugins, target_lang, source_lang, load)
+        say(f"engine {translator.engine}")
         aligned = _align_by_model(translator, layer, source, target)
     pairs = total = empty = 0
     for links in aligned:
@@ -90,10 +99,13 @@ def align(
 
 
 def _align_by_model(
-    translator: Translator, layer: int | None, source: Path, target: Path
+    translator: LineTranslator, layer: int | None, source: Path, target: Path
 ) -> Iterator[Sequence[Link]]:
     """Yield the links of each pair, by the attention of a model."""
     if layer is not None:
+        from nmt.inference import Translator
+
+        assert isinstance(translator, Translator)
         translator.model.align_by(layer)
     for sources, targets in _blocks(source, target):
         yield from translator.align(sources, targets)

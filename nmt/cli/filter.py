@@ -121,6 +121,8 @@ def filter_pairs(
                         stream.writelines(f"{value:.9g}\n".encode() for value in values)
     if bitext is None or len(bitext.files) == 1:
         say("the first column was taken as {}, the second as {}".format(*languages))
+    for model in models:
+        say(f"engine {model.engine}")
     _report(kept, cut)
 
 

@@ -218,25 +218,30 @@ class CTranslate2Translator(LineTranslator):
         self, config: SearchConfig, sentences: dict[int, Sentence]
     ) -> Iterator[Sequence[int]]:
         """Yield sentences of similar length, the longest first."""
-        limit, rows = config.batch_limit(self._model.kind), config.strategy.rows_per_sentence
-        limit = max(1, limit // rows)
-        if config.batch_tokens == "auto" and self._model.kind == "cpu":
-            limit = SOURCE_TOKENS
+        limit = self._batch_limit(config, config.strategy.rows_per_sentence)
         longest_first = sorted(sentences, key=lambda at: -len(sentences[at].source))
         while longest_first:
             size = max(1, limit // len(sentences[longest_first[0]].source))
             yield longest_first[:size]
             longest_first = longest_first[size:]
 
+    def _batch_limit(self, config: SearchConfig, rows: int = 1) -> int:
+        """Return the number of source tokens of a batch."""
+        if config.batch_tokens == "auto" and self._model.kind == "cpu":
+            return SOURCE_TOKENS
+        return max(1, config.batch_limit(self._model.kind) // rows)
+
     def log_probabilities(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]]
     ) -> list[list[float]]:
         """Return CTranslate2's scores of the tokens of whole targets."""
+        if longer_than_tables(sources, targets):
+            return self.in_torch.log_probabilities(sources, targets)
         with _one_line(self._export):
             scored = self._model.translator.score_batch(
                 [self._source(tokens) for tokens in sources],
                 [self._target(ids) for ids in targets],
-                max_batch_size=self.config.batch_limit(self._model.kind),
+                max_batch_size=self._batch_limit(self.config),
                 batch_type="tokens",
                 max_input_length=0,
             )
@@ -246,6 +251,8 @@ class CTranslate2Translator(LineTranslator):
         self, sources: Sequence[list[int]], targets: Sequence[list[int]]
     ) -> list[NDArray[np.float32]]:
         """Return the attention of the layer and heads that the export names."""
+        if longer_than_tables(sources, targets):
+            return self.in_torch.attention(sources, targets)
         with _one_line(self._export):
             results = self._model.translator.translate_batch(
                 [self._source(tokens) for tokens in sources],
@@ -271,6 +278,11 @@ class CTranslate2Translator(LineTranslator):
 
     def _target(self, ids: Sequence[int]) -> list[str]:
         return [self._target_tokens[id_] for id_ in ids if id_ != EOS]
+
+
+def longer_than_tables(*sides: Sequence[Sequence[int]]) -> bool:
+    """Whether a sentence is longer than the exported position tables."""
+    return any(len(tokens) > MAX_POSITIONS for side in sides for tokens in side)
 
 
 def check_execution(execution: Execution) -> None:

@@ -105,13 +105,17 @@ def load_export(
 
 
 def load_fastest(
-    paths: Sequence[Path], search: SearchConfig, execution: Execution, trust_plugins: bool = False
+    paths: Sequence[Path],
+    search: SearchConfig,
+    execution: Execution,
+    trust_plugins: bool = False,
+    load: Engine = load_runs,
 ) -> LineTranslator:
     """Load CTranslate2 for one run on a CPU, if its search means the same there, else the runs.
 
-    Lines that CTranslate2 cannot translate alike are left to this package. The run is exported
-    once. The export stays in the run, or where the run cannot be written in the user's cache, and
-    belongs to one checkpoint.
+    Lines that CTranslate2 cannot translate alike are left to this package, which `load` loads. The
+    run is exported once. The export stays in the run, or where the run cannot be written in the
+    user's cache, and belongs to one checkpoint.
     """
     try:
         check_alike(paths, search, execution)
@@ -120,7 +124,7 @@ def load_fastest(
         if export.path != paths[0]:
             # No workers: a fork of a process with CTranslate2's threads could hang.
             alone = replace(execution, workers=1)
-            in_torch = partial(load_runs, paths, search, alone, trust_plugins)
+            in_torch = partial(load, paths, search, alone, trust_plugins)
         translator: LineTranslator = CTranslate2Translator(export, search, execution, in_torch)
         translator.engine = f"ctranslate2: {export.path}"
     except NmtError as error:
@@ -129,7 +133,7 @@ def load_fastest(
             raise
         if warning := check_precision(execution.precision, execution.kind):
             warn(f"precision {warning}")
-        translator = load_runs(paths, search, execution, trust_plugins)
+        translator = load(paths, search, execution, trust_plugins)
         # The engine that the advice names is the one in use now.
         why = re.sub(rf"(?:;|, or) {re.escape(use_engine('nmt'))}$", "", str(error))
         translator.engine = f"nmt: {why}"

@@ -68,10 +68,12 @@ class LineTranslator(ABC):
         languages: source and target language.
         counts: what was translated so far, also by the translators of other languages of the model.
         engine: the engine that searches; chosen by "auto", with the reason or the export.
+        reads_source: whether the model reads the source; a language model does not.
         on_sentence: called after the search of each sentence, to show progress; None for nothing.
     """
 
     engine = "nmt"
+    reads_source = True
 
     def __init__(
         self, subwords: Subwords, config: SearchConfig, languages: Direction = ("", "")

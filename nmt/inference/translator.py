@@ -73,6 +73,7 @@ class Translator(LineTranslator):
         """
         super().__init__(subwords, config, languages)
         self.model = model
+        self.reads_source = model.reads_source
         self.execution = execution
         self.device = torch.device(execution.device)
         self.shortlister = shortlister

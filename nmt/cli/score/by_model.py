@@ -12,14 +12,19 @@ from nmt.io.lines import Lines
 from nmt.messages import warn
 
 if TYPE_CHECKING:
-    from nmt.inference import Translator
+    from collections.abc import Sequence
+
+    from nmt.inference import Execution, LineTranslator, SearchConfig, Translator
+    from nmt.inference.engines import Engine
     from nmt.subwords.subwords import Subwords
 
 BLOCK = 1024
 """Pairs to read and score at once."""
 
 
-def score_by_model(translator: Translator, sources: Lines, targets: Lines, as_json: bool) -> None:
+def score_by_model(
+    translator: LineTranslator, sources: Lines, targets: Lines, as_json: bool
+) -> None:
     """Print the natural log-probability that a model gives to each translation.
 
     Raises:
@@ -52,30 +57,72 @@ def unequal_lines(*files: Lines) -> NmtError:
     )
 
 
+def load_fastest_scorer(
+    paths: Sequence[Path], search: SearchConfig, execution: Execution, trust_plugins: bool = False
+) -> LineTranslator:
+    """Load one run or checkpoint into CTranslate2 if it can run the model, else into this package.
+
+    Raises:
+        NmtError: the model cannot be loaded.
+    """
+    from nmt.inference.engines import load_fastest
+
+    return load_fastest(paths, search, execution, trust_plugins, load_in_torch)
+
+
 def open_model(
     model: Path,
     device: str,
     trust_plugins: bool,
     target_lang: str | None = None,
     source_lang: str | None = None,
+    load: Engine = load_fastest_scorer,
+) -> LineTranslator:
+    """Load a model that scores and aligns given translations.
+
+    Args:
+        model: run, checkpoint or export.
+        device: cpu, cuda, cuda:N or auto.
+        trust_plugins: whether to import the Python modules that the model names as plugins.
+        target_lang: target language of a model with several.
+        source_lang: source language of a model with several; None for any.
+        load: engine.
+
+    Raises:
+        NmtError: the model cannot be loaded, or does not have the languages.
+    """
+    from nmt.inference import Execution, SearchConfig
+    from nmt.runtime.distributed import pick_device
+    from nmt.runtime.processes import available_cores
+    from nmt.search import Greedy
+
+    place = pick_device(device)
+    workers = available_cores() if place == "cpu" else 1
+    # Nothing is searched, and CTranslate2 has this search.
+    search = SearchConfig(strategy=Greedy(name="greedy"))
+    general = load([model], search, Execution(device=place, workers=workers), trust_plugins)
+    warn_of_context(general.subwords)
+    return general.for_direction(target_lang, source_lang)
+
+
+def load_in_torch(
+    paths: Sequence[Path], search: SearchConfig, execution: Execution, trust_plugins: bool = False
 ) -> Translator:
-    """Load a run or checkpoint for scoring; with several directions, for one of them."""
+    """Load one run or checkpoint, also of a language model, into this package for scoring.
+
+    Raises:
+        NmtError: the model cannot be loaded.
+    """
     import torch
 
-    from nmt.inference import Execution, SearchConfig, Translator
+    from nmt.inference import Translator
     from nmt.runs import load_model
-    from nmt.runtime.distributed import pick_device
     from nmt.runtime.machine import keep_freed_memory
 
-    execution = Execution(device=pick_device(device))
     keep_freed_memory()
-    loaded = load_model(model, torch.device(execution.device), trust_plugins)
+    loaded = load_model(paths[0], torch.device(execution.device), trust_plugins)
     languages = loaded.run.languages
-    warn_of_context(loaded.subwords)
-    general = Translator(
-        loaded.model, loaded.subwords, SearchConfig(), execution, languages=languages
-    )
-    return general.for_direction(target_lang, source_lang)
+    return Translator(loaded.model, loaded.subwords, search, execution, languages=languages)
 
 
 def warn_of_context(subwords: Subwords) -> None:

@@ -16,6 +16,7 @@ from nmt.cli.score.references import References, read_systems, warn_of_unspaced
 from nmt.cli.score.report import ScoreReport
 from nmt.errors import NmtError
 from nmt.io.lines import Lines
+from nmt.messages import say
 from nmt.recipe.config import build
 
 if TYPE_CHECKING:
@@ -309,6 +310,7 @@ def _score_by_model(
             "give a test set of the model's direction, or its text with --source"
         )
     score_by_model(translator, sources, Lines.open(files[0]), as_json)
+    say(f"engine {translator.engine}")
 
 
 def _score_by_metrics(

@@ -23,11 +23,11 @@ from nmt.cli.score.references import metric_for
 from nmt.errors import NmtError
 from nmt.io import documents
 from nmt.io.lines import Lines
-from nmt.messages import warn
+from nmt.messages import say, warn
 from nmt.recipe.config import parse_yaml
 
 if TYPE_CHECKING:
-    from nmt.inference import Translator
+    from nmt.inference import LineTranslator
 
 EXAMPLE = """Examples:
 nmt rescore --model averaged --source input.txt list.txt > rescored.txt
@@ -176,11 +176,12 @@ def rescore(
         scores = _scores_by_metric(metric, references, target_lang)
     elif chosen is not None and source is not None:
         translator = open_model(chosen, device, trust_plugins, target_lang, source_lang)
-        if reverse and not translator.model.reads_source:
+        if reverse and not translator.reads_source:
             raise NmtError(
                 f"{chosen}: a language model reads no source, so that with --reverse all "
                 "translations of a line would score the same; leave out --reverse"
             )
+        say(f"engine {translator.engine}")
         scores = _scores_by_model(translator, reverse)
         name = "Reverse" if reverse else "Model"
     elif chosen is not None or reverse or not weighted:
@@ -200,7 +201,7 @@ def rescore(
         warn(f"{lists.name}: lines{of} without translations: {missing:,}{what}")
 
 
-def _scores_by_model(translator: Translator, reverse: bool) -> ScoreFunction:
+def _scores_by_model(translator: LineTranslator, reverse: bool) -> ScoreFunction:
     """Return log-probabilities of targets, or with `reverse` of sources (Yee et al. 2019)."""
 
     def scores(sources: list[str], targets: list[str]) -> list[float]:
