@@ -6,12 +6,14 @@ import shutil
 import pytest
 import torch
 from html_checker import Checker
+from test_export import random_run
 
 from nmt.preprocess.binarize import preprocess
 from nmt.preprocess.config import PreprocessConfig
 from nmt.recipe.config import json_values
 from nmt.runs import Run
 from nmt.runs.recipe import write_recipe
+from nmt.subwords.subwords import Subwords
 
 
 def write(directory, name, pairs):
@@ -118,7 +120,7 @@ def test_damage_is_found_when_it_is_looked_for(tmp_path, dataset, nmt):
 def test_a_run_is_shown_with_its_checkpoints(run, dataset, nmt):
     done = nmt("inspect", run, "--verify")
     assert done.status == 0, done.err
-    head, data, *checkpoints, verified = done.out.splitlines()
+    head, data, *checkpoints, engine, verified = done.out.splitlines()
     assert head == "run, en to de, transformer_tiny"
     fingerprint = json.loads((dataset / "manifest.json").read_bytes())["fingerprint"]
     assert data == f"trained on the dataset with fingerprint {fingerprint}"
@@ -129,6 +131,7 @@ def test_a_run_is_shown_with_its_checkpoints(run, dataset, nmt):
     ]
     assert " | loss " in checkpoints[2]
     assert " | last" in checkpoints[2]
+    assert engine == "engine on a CPU: ctranslate2, after an export at the first translation"
     assert verified == "checksums: as written"
     described = json.loads(nmt("inspect", run, "--json").out)
     assert [it["update"] for it in described["checkpoints"]] == [2, 4, 6]
@@ -137,6 +140,29 @@ def test_a_run_is_shown_with_its_checkpoints(run, dataset, nmt):
     damaged = nmt("inspect", run, "--verify")
     assert damaged.status == 1
     assert "update_0000004/model.safetensors: " in damaged.err
+
+
+def test_the_engine_of_a_run_is_the_one_that_translates_it(run, corpus, nmt):
+    recipe = Run.open(run).recipe
+    write_recipe(run, {**recipe, "search": {"strategy": "greedy"}})
+    said = "engine on a CPU: ctranslate2"
+    assert f"\n{said}, after an export at the first translation\n" in nmt("inspect", run).out
+    assert not (run / "exports").exists()
+    done = nmt("translate", corpus / "test.en", "--model", run)
+    [export] = (run / "exports").iterdir()
+    assert done.err.startswith(f"engine ctranslate2: {export}\n")
+    assert f"\n{said}: {export}\n" in nmt("inspect", run).out
+
+
+def test_the_engine_is_nmt_where_ctranslate2_cannot_run_the_model(tmp_path, trained, corpus, nmt):
+    run = random_run(tmp_path / "run", Subwords.load(trained), decoder_attention="ssru")
+    write_recipe(run, {**Run.open(run).recipe, "search": {"strategy": "greedy"}})
+    done = nmt("translate", corpus / "test.en", "--model", run)
+    engine = f"nmt: {run}: CTranslate2 cannot run a model with decoder_attention ssru; "
+    assert f"\nengine {engine}" in f"\n{done.err}"
+    assert f"\nengine on a CPU: {engine}" in nmt("inspect", run).out
+    write_recipe(run, {**Run.open(run).recipe, "search": {"strategy": "beam"}})
+    assert "\nengine on a CPU: nmt: search.strategy.stop optimistic: " in nmt("inspect", run).out
 
 
 def test_the_json_of_a_run_holds_no_number_that_json_lacks(run, nmt):

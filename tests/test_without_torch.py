@@ -41,7 +41,10 @@ def test_torch_is_not_imported_where_no_model_of_this_package_runs(
     data = ("-s", "en", "-t", "de", "--train", corpus / "train", "--valid", corpus / "valid")
     data = (*data, "--output-dir", "data", "--vocab-size", 300)
     text, reference = corpus / "test.en", corpus / "test.de"
+    assert run(tmp_path, "translate", text, "--model", trained).wait() == 0  # exports the run
     commands: list[tuple[object, ...]] = [
+        ("translate", text, "--model", trained),
+        ("score", reference, "--model", trained, "--source", text),
         ("translate", text, "--model", "export"),
         ("translate", text, "--model", "export", "--json", "--alignments", "--n-best", 1),
         ("score", reference, "--reference", reference),

@@ -184,6 +184,8 @@ def _run(path: Path, verify: bool, as_json: bool) -> None:
 def _show_run(run: "Run") -> None:
     from nmt.data.context import CONTEXT_FILE
     from nmt.data.directions import DIRECTIONS_FILE
+    from nmt.inference.engines import fastest_engine
+    from nmt.recipe.plugins import not_imported
     from nmt.subwords.wrappers import ORDER_FILE
 
     show(f"run, {run.source_lang} to {run.target_lang}, {run.section('model').get('arch')}")
@@ -211,6 +213,10 @@ def _show_run(run: "Run") -> None:
         show("no checkpoint yet")
     elif links["best"] is None:
         show("no best checkpoint yet: validation has measured none")
+    loadable = any(not isinstance(checkpoint, NmtError) for _, checkpoint in checkpoints)
+    # The search or the model may be a plugin's, and inspecting a run imports no plugin.
+    if loadable and not not_imported(run.plugins):
+        show(f"engine on a CPU: {fastest_engine(run)}")
     if run.has_shortlist:
         show("shortlist: yes, for `nmt translate --shortlist`")
     if calibration := _calibration(run, checkpoints):

@@ -8,7 +8,7 @@ from nmt.formats import fairseq as fairseq
 from nmt.formats import huggingface as huggingface
 from nmt.formats import marian as marian
 from nmt.formats import onnx as onnx
-from nmt.formats.exporting import ExportFormat, export_formats, export_run
+from nmt.formats.exporting import ExportFormat, export_formats, export_run, load_exportable
 from nmt.formats.importing import Imported, ImportFormat, import_formats, import_model
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "export_run",
     "import_formats",
     "import_model",
+    "load_exportable",
 ]

@@ -40,6 +40,14 @@ class ExportFormat(ABC):
         return search
 
     @abstractmethod
+    def check(self, loaded: LoadedModel, stored: Stored) -> None:
+        """Check that the engine can run a model.
+
+        Raises:
+            NmtError: the engine cannot run the model.
+        """
+
+    @abstractmethod
     def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
         """Write the model into an existing directory.
 
@@ -80,6 +88,24 @@ def export_run(
     # An export is replaced by removal: never a directory with other things.
     if output.exists() and not Export.exists(output) and not _is_empty(output):
         raise NmtError(f"{output}: holds something other than an export; choose another --output")
+    loaded = load_exportable(model, format_, stored, trust_plugins)
+    with files.whole_directory(output.resolve()) as partial:
+        format_.write(loaded, stored, partial)
+        loaded.subwords.save(partial)
+        recipe = loaded.recipe
+        write_recipe(partial, {**recipe, "search": format_.search(recipe.get("search") or {})})
+        Export.describe(partial, format_.name, loaded.run.languages, stored)
+    return Export.open(output, format_.name)
+
+
+def load_exportable(
+    model: Path, format_: ExportFormat, stored: Stored, trust_plugins: bool = False
+) -> LoadedModel:
+    """Load a run or checkpoint that can be exported; the arguments are those of :func:`export_run`.
+
+    Raises:
+        NmtError: the model is missing, or cannot be exported.
+    """
     loaded = load_model(model, trust_plugins=trust_plugins)
     if (adaptation := loaded.recipe["model"].get("adaptation")) is not None:
         raise NmtError(
@@ -96,13 +122,8 @@ def export_run(
             f"{model}: translates sentences in their context, which the programs that read "
             f"{format_.name} do not join; export it as ctranslate2"
         )
-    with files.whole_directory(output.resolve()) as partial:
-        format_.write(loaded, stored, partial)
-        loaded.subwords.save(partial)
-        recipe = loaded.recipe
-        write_recipe(partial, {**recipe, "search": format_.search(recipe.get("search") or {})})
-        Export.describe(partial, format_.name, loaded.run.languages, stored)
-    return Export.open(output, format_.name)
+    format_.check(loaded, stored)
+    return loaded
 
 
 def _is_empty(path: Path) -> bool:
@@ -129,6 +150,10 @@ class TransformerFormat(ExportFormat):
     @abstractmethod
     def missing_parts(self, config: TransformerConfig, model: Transformer) -> Iterator[str]:
         """Yield the parts of a Transformer that the engine lacks, by the names of the recipe."""
+
+    def check(self, loaded: LoadedModel, stored: Stored) -> None:
+        """Check that the model has no part that the engine lacks."""
+        self.checked(loaded, stored)
 
     def checked(self, loaded: LoadedModel, stored: Stored) -> tuple[TransformerConfig, Transformer]:
         """Return the sizes and parts of a model that can be exported, and the model.

@@ -16,7 +16,7 @@ from typing import Any
 
 from nmt.errors import NmtError, UnknownKeyError, explain
 from nmt.inference.ctranslate2 import CTranslate2Translator, check_execution, search_options
-from nmt.inference.execution import Execution, use_engine
+from nmt.inference.execution import ON_CPU, Execution, use_engine
 from nmt.inference.lines import LineTranslator
 from nmt.io import files
 from nmt.messages import warn
@@ -134,10 +134,30 @@ def load_fastest(
         if warning := check_precision(execution.precision, execution.kind):
             warn(f"precision {warning}")
         translator = load(paths, search, execution, trust_plugins)
-        # The engine that the advice names is the one in use now.
-        why = re.sub(rf"(?:;|, or) {re.escape(use_engine('nmt'))}$", "", str(error))
-        translator.engine = f"nmt: {why}"
+        translator.engine = f"nmt: {_without_advice(error)}"
     return translator
+
+
+def _without_advice(error: NmtError) -> str:
+    """Return an error without the advice to use nmt, which is the engine in use now."""
+    return re.sub(rf"(?:;|, or) {re.escape(use_engine('nmt'))}$", "", str(error))
+
+
+def fastest_engine(run: Run) -> str:
+    """Return the engine that :func:`load_fastest` would choose on a CPU, and why; export nothing.
+
+    The search is the one of the run's recipe, and the run has a checkpoint.
+    """
+    try:
+        check_alike([run.path], build(SearchConfig, run.section("search"), "search"), ON_CPU)
+        if export := _find_export(*find_checkpoint(run.path)):
+            return f"ctranslate2: {export.path}"
+        from nmt.formats import export_formats, load_exportable
+
+        load_exportable(run.path, export_formats["ctranslate2"], "fp32")
+        return "ctranslate2, after an export at the first translation"
+    except NmtError as error:
+        return f"nmt: {_without_advice(error)}"
 
 
 def check_alike(paths: Sequence[Path], search: SearchConfig, execution: Execution) -> None:
@@ -165,24 +185,30 @@ def exported(path: Path, trust_plugins: bool = False) -> Export:
     if Export.exists(path):
         return Export.open(path, "ctranslate2")
     run, checkpoint = find_checkpoint(path)
-    # The digest, because an update may have been trained again.
-    name = f"{checkpoint.path.name}-{checkpoint.digest[:12]}"
-    places = (run.path / EXPORTS, files.user_cache() / EXPORTS)
-    for place in places:
-        # An export of an older version, or with a damaged description, is made again.
-        with suppress(NmtError):
-            export = Export.open(place / name, "ctranslate2")
-            break
-    else:
-        return _export_into(places, run, checkpoint, name, trust_plugins)
+    if (export := _find_export(run, checkpoint)) is None:
+        return _make_export(run, checkpoint, trust_plugins)
     # The export needs no plugins, but a user must hear of one that has changed.
     import_plugins_of_run(run.path, run.plugins, trust_plugins)
     return export
 
 
-def _export_into(
-    places: Sequence[Path], run: Run, checkpoint: Checkpoint, name: str, trust_plugins: bool
-) -> Export:
+def _places(run: Run, checkpoint: Checkpoint) -> list[Path]:
+    """Return the directories where the export of a checkpoint may be, the best one first."""
+    # The digest, because an update may have been trained again.
+    name = f"{checkpoint.path.name}-{checkpoint.digest[:12]}"
+    return [directory / EXPORTS / name for directory in (run.path, files.user_cache())]
+
+
+def _find_export(run: Run, checkpoint: Checkpoint) -> Export | None:
+    """Return the export of a checkpoint, None if there is none."""
+    for place in _places(run, checkpoint):
+        # An export of an older version, or with a damaged description, is made again.
+        with suppress(NmtError):
+            return Export.open(place, "ctranslate2")
+    return None
+
+
+def _make_export(run: Run, checkpoint: Checkpoint, trust_plugins: bool) -> Export:
     """Export a checkpoint into the first directory that can be written, and return the export.
 
     Raises:
@@ -193,29 +219,26 @@ def _export_into(
     from nmt.formats import export_formats, export_run
 
     problems = []
-    for place in places:
+    for place in _places(run, checkpoint):
+        exports = place.parent
         try:
-            place.mkdir(parents=True, exist_ok=True)
+            exports.mkdir(parents=True, exist_ok=True)
             # Two commands may meet a new run at once.
-            with files.locked(place, f"exports {run.path}"):
+            with files.locked(exports, f"exports {run.path}"):
                 with suppress(NmtError):  # it has made the export while this one waited
-                    return Export.open(place / name, "ctranslate2")
+                    return Export.open(place, "ctranslate2")
                 # The cache holds the exports of other runs, too.
-                if place.parent == run.path:
-                    _remove_outdated(place / name, run.path)
+                if exports.parent == run.path:
+                    _remove_outdated(place, run.path)
                 # The checkpoint, not the run, whose best checkpoint training may move meanwhile.
                 return export_run(
-                    checkpoint.path,
-                    export_formats["ctranslate2"],
-                    "fp32",
-                    place / name,
-                    trust_plugins,
+                    checkpoint.path, export_formats["ctranslate2"], "fp32", place, trust_plugins
                 )
         except OSError as error:
-            problems.append(f"{place}: cannot be written: {explain(error)}")
+            problems.append(f"{exports}: cannot be written: {explain(error)}")
         finally:
             with suppress(OSError):
-                place.rmdir()  # if it is empty
+                exports.rmdir()  # if it is empty
     raise NmtError("; ".join(problems))
 
 
