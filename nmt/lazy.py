@@ -1,8 +1,8 @@
-"""PyTorch, imported when it is first used.
+"""PyTorch and NumPy, imported when they are first used.
 
-The import takes more than a second, and CTranslate2 translates without PyTorch. Modules that such
-a translation imports take torch from here. A name for types alone, such as `Tensor`, is
-imported under `TYPE_CHECKING`.
+Their imports take more than a second and a tenth of a second, and CTranslate2 translates without
+them. Modules that such a translation imports take torch and np from here. A name for types alone,
+such as `Tensor`, is imported under `TYPE_CHECKING`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch as torch
     import torch.distributed as dist
     from torch.nn import functional as F
@@ -27,6 +28,6 @@ else:
             setattr(self, attribute, value)  # the next access is as fast as a module's
             return value
 
-    torch, dist, F = map(_Lazy, ("torch", "torch.distributed", "torch.nn.functional"))
+    np, torch, dist, F = map(_Lazy, ("numpy", "torch", "torch.distributed", "torch.nn.functional"))
 
-__all__ = ["F", "dist", "torch"]
+__all__ = ["F", "dist", "np", "torch"]

@@ -10,14 +10,15 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
 from nmt.io.documents import DocumentFormat, FileFacts
+from nmt.lazy import np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 VERSION = 3
 """Version of the format; a dataset of another version is refused."""
@@ -42,9 +43,9 @@ Side = Literal["source", "target"]
 
 SIDES: tuple[Side, Side] = ("source", "target")
 
-Ids = npt.NDArray[np.integer[Any]]
+Ids: TypeAlias = "npt.NDArray[np.integer[Any]]"
 
-Lengths = npt.NDArray[np.integer[Any]]
+Lengths: TypeAlias = "npt.NDArray[np.integer[Any]]"
 
 
 def token_type(vocabulary: int) -> TokenType:

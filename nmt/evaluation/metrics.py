@@ -13,11 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.metadata import version
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
-
-from tqdm import tqdm
 
 from nmt import languages
 from nmt.errors import NmtError
@@ -493,6 +490,8 @@ class PaperBleu(SacreMetric):
 
     def signature(self) -> str:
         """Return every step of the protocol, in the form of sacreBLEU's signatures."""
+        from importlib.metadata import version
+
         steps = {
             "nrefs": 1,
             "case": "mixed",
@@ -579,6 +578,8 @@ class Teller(logging.Handler):
         message = next(meanings, f"sacreBLEU: {text}")
         if message not in self._told:
             self._told.add(message)
+            from tqdm import tqdm
+
             tqdm.write(f"nmt: warning: {message}\n", file=sys.stderr, end="")
 
 

@@ -12,16 +12,14 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
 from nmt.data.padding import as_rows, target_input
 from nmt.data.vocabulary import BOS
 from nmt.errors import NmtError
-from nmt.lazy import torch
+from nmt.lazy import np, torch
 from nmt.subwords.words import WORD, word_starts
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from nmt.models.base import Model

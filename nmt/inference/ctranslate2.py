@@ -15,17 +15,14 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
 from nmt.inference.execution import ON_CPU, Execution, use_engine
 from nmt.inference.lines import LineTranslator
 from nmt.inference.request import Sentence
-from nmt.lazy import torch
+from nmt.lazy import np, torch
 from nmt.runs.exports import (
     MAX_POSITIONS,
     QUANTIZATIONS,
@@ -38,6 +35,9 @@ from nmt.search import Beam, Greedy, Hypothesis, Strategy
 from nmt.search.config import SearchConfig
 from nmt.search.hypotheses import best_first
 from nmt.search.ranking import NoPenalty, PenaltyWithAlpha
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 ALMOST_NONE = 1e-6
 """Exponent of the length that changes no score. With 0 CTranslate2 would stop earlier."""

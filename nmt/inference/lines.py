@@ -11,10 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from typing import Any, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nmt.data.context import DocumentContext
 from nmt.data.directions import Direction, Directions
@@ -47,6 +44,10 @@ from nmt.subwords.segmenters import TAG
 from nmt.subwords.subwords import Subwords
 from nmt.subwords.tags import directions_of, tagged
 from nmt.subwords.words import word_starts
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 AnyTranslator = TypeVar("AnyTranslator", bound="LineTranslator")
 

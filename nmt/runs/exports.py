@@ -54,8 +54,6 @@ class Export:
     path: Path
     format: str
     """Name of its format."""
-    recipe: dict[str, Any]
-    """The resolved recipe of the run: plain values."""
     subwords: Subwords
     languages: tuple[str, str]
     """Source and target."""
@@ -88,7 +86,7 @@ class Export:
             )
         subwords = Subwords.load_checked(path, description.files, REMEDY)
         languages = (description.source_lang, description.target_lang)
-        return cls(path, format_, read_recipe(path), subwords, languages, description.files)
+        return cls(path, format_, subwords, languages, description.files)
 
     @classmethod
     def describe(cls, path: Path, format_: str, languages: tuple[str, str], stored: Stored) -> None:
@@ -114,6 +112,15 @@ class Export:
         )
         # Last, because it holds the checksums of all other files.
         (path / EXPORT).write_text(_FORMAT.text(description), encoding="utf-8")
+
+    @cached_property
+    def recipe(self) -> dict[str, Any]:
+        """The resolved recipe of the run: plain values.
+
+        Raises:
+            NmtError: the recipe is missing or has changed.
+        """
+        return read_recipe(self.path)
 
     @cached_property
     def vocabularies(self) -> tuple[list[str], list[str]]:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nmt.data.directions import DIRECTIONS_FILE
-from nmt.data.shortlist import Shortlist
 from nmt.errors import NmtError
 from nmt.io import documents, files
 from nmt.io.documents import DocumentFormat, FileFacts
@@ -27,6 +26,9 @@ from nmt.runs.checkpoint import (
 )
 from nmt.runs.recipe import RECIPE, read_plugins, read_recipe, write_plugins, write_recipe
 from nmt.subwords.subwords import Subwords
+
+if TYPE_CHECKING:
+    from nmt.data.shortlist import Shortlist
 
 LOG = "log.jsonl"
 SHORTLIST = "shortlist.safetensors"
@@ -211,6 +213,8 @@ class Run:
                 f"{self.path}: the run has no shortlist; make one with "
                 f"`nmt shortlist --model {self.path}`"
             )
+        from nmt.data.shortlist import Shortlist
+
         shortlist, subwords = Shortlist.load(self.path / SHORTLIST), self.subwords
         # Ids of another vocabulary would silently stand for other words.
         if not shortlist.is_of(subwords.fingerprint, subwords.source_size, subwords.target_size):

@@ -11,19 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, TypeVar
 
 from nmt.data.context import CONTEXT_FILE, CONTEXTS, DocumentContext
-from nmt.data.dataset import Dataset
 from nmt.data.directions import DIRECTIONS, DIRECTIONS_FILE, Directions
 from nmt.data.manifest import REMEDY
 from nmt.data.vocabulary import BOS, EOS, PAD, SPACE, UNK, VOCABULARIES, Vocabulary
 from nmt.errors import NmtError
 from nmt.io import documents
 from nmt.io.documents import DocumentFormat, FileFacts
+from nmt.lazy import np
 from nmt.subwords.bpe import BPE_CODES, BpeCodes, BpePieces
 from nmt.subwords.casing import cased
 from nmt.subwords.model_pieces import symbols_of
@@ -42,6 +39,11 @@ from nmt.subwords.wrappers import (
     TargetOrder,
     TokenOrder,
 )
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from nmt.data.dataset import Dataset
 
 
 class Subwords:
