@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import math
-import multiprocessing
 import os
 import stat
 import sys
@@ -68,6 +67,9 @@ def end_with_parent() -> None:
     Otherwise a worker of a killed parent waits for ever, and keeps inherited files such as stdout
     open.
     """
+    # Imported here, because most processes are no workers.
+    import multiprocessing
+
     parent = multiprocessing.parent_process()
     assert parent is not None
 

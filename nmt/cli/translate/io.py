@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,8 +21,6 @@ from nmt.io.lines import Lines
 from nmt.messages import say, warn
 
 if TYPE_CHECKING:
-    from tqdm import tqdm
-
     from nmt.inference import LineTranslator, Request, SearchConfig, Translation
     from nmt.inference.alignment import Unit
     from nmt.inference.markup import Dialect
@@ -113,15 +111,17 @@ def translate_stream(
     Raises:
         NmtError: a line cannot be read, or the numbers of lines read and written differ.
     """
-    seconds, lines, written = 0.0, 0, 0  # seconds without waiting for lines
+    seconds, lines, written, shown = 0.0, 0, 0, 0  # seconds without waiting for lines
     if source.is_typed and world.is_main:
         say("ready; type a line to translate, and Ctrl-D at the end")
-    with _progress(source, target, world) as bar:
+    with _progress(source, target, world) as show:
 
         def advance() -> None:
+            nonlocal shown
             # A line may have several sentences; the last of a block is counted when it is written.
-            if bar.n < lines - 1:
-                bar.update()
+            if shown < lines - 1:
+                shown += 1
+                show(shown)
 
         translator.on_sentence = advance
         for block in _shared(source, translator, world):
@@ -139,7 +139,8 @@ def translate_stream(
                 # A reader of the pipe gets these lines before more are read.
                 target.flush()
             written += len(texts)
-            bar.update(written - bar.n)
+            shown = written
+            show(shown)
             seconds += time.monotonic() - start
     if written != lines:
         raise NmtError(
@@ -153,21 +154,26 @@ def translate_stream(
         _report(lines, max(seconds, 1e-9), summed, translator.config.max_source_length)
 
 
-def _progress(source: Lines | Requests, target: IO[bytes], world: World) -> tqdm[Any]:
-    """Return a progress bar; shown on a terminal unless lines are read or written there."""
+@contextmanager
+def _progress(
+    source: Lines | Requests, target: IO[bytes], world: World
+) -> Iterator[Callable[[int], object]]:
+    """Yield a function that shows a number of lines, if a terminal has no lines itself."""
     is_free = not source.is_typed and not target.isatty()
-    is_shown = world.is_main and sys.stderr.isatty() and is_free
+    if not (world.is_main and sys.stderr.isatty() and is_free):
+        yield lambda count: None
+        return
     from tqdm import tqdm
 
-    return tqdm(
-        total=source.count() if is_shown else None,
+    with tqdm(
+        total=source.count(),
         unit=" lines",
         miniters=1,
         file=sys.stderr,
         dynamic_ncols=True,
         leave=False,
-        disable=not is_shown,
-    )
+    ) as bar:
+        yield lambda count: bar.update(count - bar.n)
 
 
 def _report(lines: int, seconds: float, counts: list[float], longest: int) -> None:
