@@ -182,6 +182,7 @@ def serve(
     from nmt.runtime.machine import keep_few_kernels
     from nmt.runtime.processes import available_cores
 
+    gc.disable()  # the imports leave no garbage, and looking for it takes a twelfth of their time
     try:
         from nmt.serve.limits import Keys, Limits
         from nmt.serve.models import Models
@@ -190,6 +191,7 @@ def serve(
     except ImportError as error:
         raise NmtError(f"serve needs more packages ({error.name}); {install('serve')}") from None
 
+    gc.enable()
     gc.freeze()  # else parsing many JSON lists scans all imports again and again, for a second
     keep_few_kernels()
     listen(host, port).close()  # else a port in use would show only after the models are loaded
