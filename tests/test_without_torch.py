@@ -15,7 +15,7 @@ from nmt.__main__ import main
 try:
     main()
 finally:
-    large = {"torch", "numpy", "pydantic", "tqdm", "rich", "sacrebleu"}
+    large = {"torch", "numpy", "tqdm", "sacrebleu"}
     print(*sorted(large & sys.modules.keys()), file=sys.stderr)
 """
 
