@@ -282,7 +282,8 @@ def test_the_commands(trained: Path, corpus: Path, tmp_path: Path, nmt: Callable
     done = nmt("export", "--format", "ctranslate2", "--model", trained, "--output", path)
     assert (done.status, done.out) == (0, f"{path}\n")
     assert done.err == f"exported {trained} to ctranslate2\n"
-    for flags in ((), ("--strategy", "greedy"), ("--n-best", 2)):
+    beam = ("--strategy", "beam")
+    for flags in ((), beam, (*beam, "--n-best", 2)):
         native = nmt(
             *("translate", corpus / "test.en", "--model", trained, *flags), *("--engine", "nmt")
         )
@@ -649,7 +650,10 @@ def test_auto_removes_only_exports_of_checkpoints_that_are_gone(
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (("--stop", "optimistic"), "search.strategy.stop optimistic: CTranslate2 stops as"),
+        (
+            ("--strategy", "beam", "--stop", "optimistic"),
+            "search.strategy.stop optimistic: CTranslate2 stops as",
+        ),
         (("--strategy", "sample"), "search.strategy sample: CTranslate2 has beam and greedy"),
         (("--shortlist",), "shortlist: an export holds none"),
     ],
