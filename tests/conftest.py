@@ -248,5 +248,6 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def run(tmp_path: Path, trained: Path) -> Path:
-    """A copy of the trained run, to be written to."""
-    return Path(shutil.copytree(trained, tmp_path / "run", symlinks=True))
+    """A copy of the trained run without the exports that other tests made, to be written to."""
+    exports = shutil.ignore_patterns("exports")
+    return Path(shutil.copytree(trained, tmp_path / "run", symlinks=True, ignore=exports))

@@ -161,7 +161,8 @@ def test_the_engine_is_nmt_where_ctranslate2_cannot_run_the_model(tmp_path, trai
     engine = f"nmt: {run}: CTranslate2 cannot run a model with decoder_attention ssru; "
     assert f"\nengine {engine}" in f"\n{done.err}"
     assert f"\nengine on a CPU: {engine}" in nmt("inspect", run).out
-    write_recipe(run, {**Run.open(run).recipe, "search": {"strategy": "beam"}})
+    beam = {"name": "beam", "stop": "optimistic"}
+    write_recipe(run, {**Run.open(run).recipe, "search": {"strategy": beam}})
     assert "\nengine on a CPU: nmt: search.strategy.stop optimistic: " in nmt("inspect", run).out
 
 

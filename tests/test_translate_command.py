@@ -75,7 +75,7 @@ def invoke(run: Path, tmp_path: Path, text: bytes, *flags: str) -> bytes:
     app = typer.Typer()
     app.command()(translate)
     (tmp_path / "in.txt").write_bytes(text)
-    arguments = [tmp_path / "in.txt", "--model", run, "--device", "cpu"]
+    arguments = [tmp_path / "in.txt", "--model", run, "--device", "cpu", "--engine", "nmt"]
     arguments += ["--output", tmp_path / "out.txt", *flags]
     result = CliRunner().invoke(app, list(map(str, arguments)))
     if result.exception:
