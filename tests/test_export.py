@@ -23,7 +23,7 @@ from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
 from nmt.formats import export_formats, export_run
 from nmt.inference import Execution, Request, SearchConfig, Translator
-from nmt.inference.ctranslate2 import CTranslate2Translator, search_options
+from nmt.inference.ctranslate2 import CTranslate2Translator, check_execution, search_options
 from nmt.inference.engines import load_translator
 from nmt.inference.request import Sentence
 from nmt.models import ModelConfig, architectures
@@ -299,18 +299,17 @@ def test_the_commands(trained: Path, corpus: Path, tmp_path: Path, nmt: Callable
 
 
 @needs_ctranslate2
-@pytest.mark.parametrize(
-    ("flag", "why"), [("--shortlist", "holds none"), ("--compile", "does not run in torch")]
-)
 def test_what_only_the_own_engine_has_is_refused(
-    flag: str, why: str, trained: Path, corpus: Path, tmp_path: Path, nmt: Callable[..., Any]
+    trained: Path, corpus: Path, tmp_path: Path, nmt: Callable[..., Any]
 ) -> None:
     path = tmp_path / "exported"
     nmt("export", "--model", trained, "--output", path)
-    flags = ("--engine", "ctranslate2", flag, "--model", path)
+    flags = ("--engine", "ctranslate2", "--compile", "--model", path)
     done = nmt("translate", corpus / "test.en", *flags)
     assert (done.status, done.out) == (1, "")
-    assert done.err == f"nmt: error: {flag[2:]}: an export {why}; {USE_NMT}\n"
+    assert done.err == f"nmt: error: compile: an export does not run in torch; {USE_NMT}\n"
+    with pytest.raises(NmtError, match="shortlist: for CTranslate2 on a CPU alone; use --engine"):
+        check_execution(Execution(device="cuda", shortlist=True))
 
 
 def test_an_export_stops_as_its_engine_does_without_being_asked() -> None:
@@ -655,14 +654,12 @@ def test_auto_removes_only_exports_of_checkpoints_that_are_gone(
             "search.strategy.stop optimistic: CTranslate2 stops as",
         ),
         (("--strategy", "sample"), "search.strategy sample: CTranslate2 has beam and greedy"),
-        (("--shortlist",), "shortlist: an export holds none"),
     ],
-    ids=["stop", "sample", "shortlist"],
+    ids=["stop", "sample"],
 )
 def test_auto_takes_nmt_where_a_setting_means_something_else(
-    flags: tuple[str, ...], reason: str, run: Path, dataset: Path, corpus: Path, nmt: Any
+    flags: tuple[str, ...], reason: str, run: Path, corpus: Path, nmt: Any
 ) -> None:
-    nmt("shortlist", "--data", dataset, "--model", run)
     command = ("translate", corpus / "test.en", "--model", run, *flags)
     done = nmt(*command, "--engine", "auto")
     assert done.err.startswith(f"engine nmt: {reason}")

@@ -94,7 +94,7 @@ class Shortlist:
 
     def save(self, path: Path) -> None:
         """Write the file atomically; the same shortlist gives the same bytes."""
-        description = Description(origin=self.origin, sha256=self._checksum())
+        description = Description(origin=self.origin, sha256=self.checksum())
         # One key, because safetensors writes several keys in any order.
         metadata = {"description": DESCRIPTIONS.text(description)}
         with files.whole_file(path) as partial:
@@ -125,7 +125,7 @@ class Shortlist:
                 )
         except (SafetensorError, TypeError, ValueError):
             raise NmtError(f"{path}: not a shortlist, or a damaged one; {REMEDY}") from None
-        if shortlist._checksum() != described.sha256:
+        if shortlist.checksum() != described.sha256:
             raise NmtError(f"{path}: damaged: its checksum does not match; {REMEDY}")
         # A checksum proves that the file is unchanged, not that its ids are in range.
         if not shortlist._is_sound():
@@ -140,6 +140,15 @@ class Shortlist:
             and self.origin.target_vocabulary == target_vocabulary
         )
 
+    def checksum(self) -> str:
+        """Return the SHA-256 of name, type, shape and bytes of each tensor."""
+        digest = hashlib.sha256()
+        for name, array in self._arrays().items():
+            # Bytes alone do not tell a [2, 3] table from a [3, 2] table.
+            digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
     def _is_sound(self) -> bool:
         return (self.frequent.ndim, self.candidates.ndim) == (1, 2) and all(
             array.dtype == np.int32
@@ -150,11 +159,3 @@ class Shortlist:
 
     def _arrays(self) -> dict[str, Table]:
         return {"frequent": self.frequent, "candidates": self.candidates}
-
-    def _checksum(self) -> str:
-        digest = hashlib.sha256()
-        for name, array in self._arrays().items():
-            # Bytes alone do not tell a [2, 3] table from a [3, 2] table.
-            digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
-        return digest.hexdigest()

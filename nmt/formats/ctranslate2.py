@@ -8,6 +8,7 @@ sublayer, which the normalisation after the sublayer cancels.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from nmt.data.shortlist import SPECIAL, Shortlist
+from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
 from nmt.formats.exporting import TransformerFormat, export_formats, unsupported
 from nmt.models.layers.attention import GroupedAttention, MultiHeadAttention
@@ -27,7 +30,14 @@ from nmt.models.transformer.model import Transformer, TransformerConfig
 from nmt.models.transformer.multi_head import CrossAttention, SelfAttention
 from nmt.models.transformer.positions import RelativeAttention, Rotary
 from nmt.runs import LoadedModel
-from nmt.runs.exports import MAX_POSITIONS, QUANTIZATIONS, Stored, vocabularies
+from nmt.runs.exports import (
+    MAX_POSITIONS,
+    QUANTIZATIONS,
+    VOCABULARY_MAP,
+    Stored,
+    vocabularies,
+)
+from nmt.subwords.subwords import Subwords
 
 ACTIVATIONS = {
     "relu": "RELU",
@@ -48,6 +58,9 @@ class CTranslate2Format(TransformerFormat):
     refusal: ClassVar[str] = "CTranslate2 cannot run a model with {}"
     precisions: ClassVar[Collection[str]] = tuple(QUANTIZATIONS)
 
+    shortlist: bool = True
+    """Whether to write the shortlist of a run that has one."""
+
     def search(self, search: dict[str, Any]) -> dict[str, Any]:
         """Return the run's settings, but with the only stop criterion of the engine."""
         strategy = search.get("strategy")
@@ -56,9 +69,12 @@ class CTranslate2Format(TransformerFormat):
         return {**search, "strategy": {**strategy, "stop": "first_beam"}}
 
     def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
-        """Write model.bin, config.json and the vocabularies."""
+        """Write model.bin, config.json, the vocabularies and the vocabulary map."""
         specs = _import_specs()
         config, model = self.checked(loaded, stored)
+        if self.shortlist and loaded.run.has_shortlist:
+            text = vocabulary_map(loaded.run.shortlist, loaded.subwords)
+            (directory / VOCABULARY_MAP).write_text(text, encoding="utf-8")
         spec = _empty_spec(specs, config, model)
         _fill(spec, model, config)
         _name_tokens(spec, loaded)
@@ -80,6 +96,35 @@ class CTranslate2Format(TransformerFormat):
         if config.attention.d_k != config.attention.d_v:
             # The specification has one width of heads.
             yield "d_k other than d_v"
+
+
+def vocabulary_map(shortlist: Shortlist, subwords: Subwords) -> str:
+    """Return a shortlist as CTranslate2's vocabulary map.
+
+    Each line has a source token, a tab, and target tokens with spaces between them. The target
+    tokens of the empty source token are on every list.
+
+    Raises:
+        NmtError: a token is empty or has white space, which the map cannot hold.
+    """
+    source, target = vocabularies(subwords)
+    for token in (*source, *target):
+        if not token or re.search(r"[ \t\r\n]", token):
+            raise NmtError(
+                f"CTranslate2's {VOCABULARY_MAP} cannot hold the piece {token!r} of the shortlist; "
+                "translate with nmt itself"
+            )
+    rows = shortlist.candidates.tolist()
+    # CTranslate2 looks up the tokens of a source without its EOS.
+    always = {*SPECIAL, *shortlist.frequent.tolist(), *rows[EOS]}
+    lists = {"": sorted(always)}
+    for id_, row in enumerate(rows):
+        # Translations copy names and numbers.
+        candidates = [*row, id_] if shortlist.origin.shared_vocabulary else row
+        lists[source[id_]] = [target_id for target_id in candidates if target_id not in always]
+    return "".join(
+        f"{token}\t{' '.join(target[id_] for id_ in ids)}\n" for token, ids in lists.items()
+    )
 
 
 def _import_specs() -> Any:

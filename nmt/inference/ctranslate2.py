@@ -1,9 +1,10 @@
 """CTranslate2 as the engine of a translator, for exports of ``nmt.formats``.
 
 CTranslate2 has one stop criterion, ``first_beam`` of :class:`Beam`; other settings are refused, not
-approximated. Any length penalty works, because this module ranks the hypotheses. One difference
-remains: CTranslate2 does not mask PAD and BOS, so they take places among the candidates. Trained
-models hardly find them likely.
+approximated. Any length penalty works, because this module ranks the hypotheses. Two differences
+remain. CTranslate2 does not mask PAD and BOS, so they take places among the candidates. Trained
+models hardly find them likely. With a shortlist, a sentence may choose all tokens that are on the
+list of any sentence of its batch.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ ALMOST_NONE = 1e-6
 SOURCE_TOKENS = 1024
 """Source tokens of a batch on a CPU, if `search.batch_tokens` is "auto"."""
 
+SHORTLIST_TOKENS = 512
+"""The same with a shortlist: more sentences in a batch mean more logits for each of them."""
+
 
 class CTranslate2Translator(LineTranslator):
     """Translates lines with an exported model.
@@ -78,7 +82,13 @@ class CTranslate2Translator(LineTranslator):
         check_execution(execution)
         super().__init__(export.subwords, config, export.languages)
         search_options(config)
+        if execution.shortlist and not export.has_shortlist:
+            raise NmtError(
+                f"{export.path}: an export without a shortlist; learn one for the run with nmt "
+                "shortlist, and make the export again with nmt export"
+            )
         self._model = _Model(export, execution)
+        self._uses_shortlist = execution.shortlist
         self._export = export
         self._load_in_torch = load_in_torch and cache(load_in_torch)
         self._source_tokens, self._target_tokens = export.vocabularies
@@ -189,6 +199,7 @@ class CTranslate2Translator(LineTranslator):
                     min_decoding_length=0,
                     return_scores=True,
                     return_end_token=True,
+                    use_vmap=self._uses_shortlist,
                     # All batches are queued before the first result is read.
                     asynchronous=True,
                     **options,
@@ -228,7 +239,7 @@ class CTranslate2Translator(LineTranslator):
     def _batch_limit(self, config: SearchConfig, rows: int = 1) -> int:
         """Return the number of source tokens of a batch."""
         if config.batch_tokens == "auto" and self._model.kind == "cpu":
-            return SOURCE_TOKENS
+            return SHORTLIST_TOKENS if self._uses_shortlist else SOURCE_TOKENS
         return max(1, config.batch_limit(self._model.kind) // rows)
 
     def log_probabilities(
@@ -289,10 +300,11 @@ def check_execution(execution: Execution) -> None:
     """Refuse the settings that are for models of this package alone.
 
     Raises:
-        NmtError: a shortlist or a compiled step is requested.
+        NmtError: a shortlist on a GPU or a compiled step is requested.
     """
-    if execution.shortlist:
-        raise NmtError(f"shortlist: an export holds none; {use_engine('nmt')}")
+    # On a GPU CTranslate2 pads its output layer, and then keeps the places of an earlier list.
+    if execution.shortlist and execution.kind != "cpu":
+        raise NmtError(f"shortlist: for CTranslate2 on a CPU alone; {use_engine('nmt')}")
     if execution.compile:
         raise NmtError(f"compile: an export does not run in torch; {use_engine('nmt')}")
 

@@ -101,7 +101,8 @@ def load_export(
     Raises:
         NmtError: CTranslate2 cannot run the model, or has no equal search.
     """
-    return CTranslate2Translator(exported(paths[0], trust_plugins), search, execution)
+    export = exported(paths[0], trust_plugins, execution.shortlist)
+    return CTranslate2Translator(export, search, execution)
 
 
 def load_fastest(
@@ -119,7 +120,7 @@ def load_fastest(
     """
     try:
         check_alike(paths, search, execution)
-        export = exported(paths[0], trust_plugins)
+        export = exported(paths[0], trust_plugins, execution.shortlist)
         in_torch = None
         if export.path != paths[0]:
             # No workers: a fork of a process with CTranslate2's threads could hang.
@@ -176,39 +177,47 @@ def check_alike(paths: Sequence[Path], search: SearchConfig, execution: Executio
     search_options(search)
 
 
-def exported(path: Path, trust_plugins: bool = False) -> Export:
+def exported(path: Path, trust_plugins: bool = False, shortlist: bool = False) -> Export:
     """Return the export of a run or checkpoint for CTranslate2, which is made if there is none.
 
+    Args:
+        path: a run, a checkpoint or an export.
+        trust_plugins: whether to import the Python modules that the run names as plugins.
+        shortlist: whether an export of a run needs the shortlist. Without need it has none, because
+            CTranslate2 takes up to half a second to load one.
+
     Raises:
-        NmtError: there is no model, or CTranslate2 cannot run it.
+        NmtError: there is no model or shortlist, or CTranslate2 cannot run the model.
     """
     if Export.exists(path):
         return Export.open(path, "ctranslate2")
     run, checkpoint = find_checkpoint(path)
-    if (export := _find_export(run, checkpoint)) is None:
-        return _make_export(run, checkpoint, trust_plugins)
+    if (export := _find_export(run, checkpoint, shortlist)) is None:
+        return _make_export(run, checkpoint, trust_plugins, shortlist)
     # The export needs no plugins, but a user must hear of one that has changed.
     import_plugins_of_run(run.path, run.plugins, trust_plugins)
     return export
 
 
-def _places(run: Run, checkpoint: Checkpoint) -> list[Path]:
+def _places(run: Run, checkpoint: Checkpoint, shortlist: bool) -> list[Path]:
     """Return the directories where the export of a checkpoint may be, the best one first."""
     # The digest, because an update may have been trained again.
     name = f"{checkpoint.path.name}-{checkpoint.digest[:12]}"
+    if shortlist:
+        name += f"-{run.shortlist.checksum()[:12]}"
     return [directory / EXPORTS / name for directory in (run.path, files.user_cache())]
 
 
-def _find_export(run: Run, checkpoint: Checkpoint) -> Export | None:
+def _find_export(run: Run, checkpoint: Checkpoint, shortlist: bool = False) -> Export | None:
     """Return the export of a checkpoint, None if there is none."""
-    for place in _places(run, checkpoint):
+    for place in _places(run, checkpoint, shortlist):
         # An export of an older version, or with a damaged description, is made again.
         with suppress(NmtError):
             return Export.open(place, "ctranslate2")
     return None
 
 
-def _make_export(run: Run, checkpoint: Checkpoint, trust_plugins: bool) -> Export:
+def _make_export(run: Run, checkpoint: Checkpoint, trust_plugins: bool, shortlist: bool) -> Export:
     """Export a checkpoint into the first directory that can be written, and return the export.
 
     Raises:
@@ -216,10 +225,11 @@ def _make_export(run: Run, checkpoint: Checkpoint, trust_plugins: bool) -> Expor
     """
     if "WORLD_SIZE" in os.environ:
         raise NmtError("under torchrun, and there is no export yet")
-    from nmt.formats import export_formats, export_run
+    from nmt.formats import export_run
+    from nmt.formats.ctranslate2 import CTranslate2Format
 
     problems = []
-    for place in _places(run, checkpoint):
+    for place in _places(run, checkpoint, shortlist):
         exports = place.parent
         try:
             exports.mkdir(parents=True, exist_ok=True)
@@ -231,9 +241,8 @@ def _make_export(run: Run, checkpoint: Checkpoint, trust_plugins: bool) -> Expor
                 if exports.parent == run.path:
                     _remove_outdated(place, run.path)
                 # The checkpoint, not the run, whose best checkpoint training may move meanwhile.
-                return export_run(
-                    checkpoint.path, export_formats["ctranslate2"], "fp32", place, trust_plugins
-                )
+                kind = CTranslate2Format(name="ctranslate2", shortlist=shortlist)
+                return export_run(checkpoint.path, kind, "fp32", place, trust_plugins)
         except OSError as error:
             problems.append(f"{exports}: cannot be written: {explain(error)}")
         finally:
@@ -245,14 +254,20 @@ def _make_export(run: Run, checkpoint: Checkpoint, trust_plugins: bool) -> Expor
 def _remove_outdated(export: Path, run: Path) -> None:
     """Remove exports of checkpoints that the run no longer has, or has with other weights.
 
+    Exports with an older shortlist of the run are removed, too.
+
     Args:
         export: the export that is about to be made, in the directory of all exports.
         run: the run's directory.
     """
-    current = export.name.partition("-")[0]
+    update, digest, *shortlist = export.name.split("-")
     for other in export.parent.iterdir():
-        name = re.fullmatch(r"(update_\d+)-[0-9a-f]{12}", other.name)
-        if name and other != export and (name[1] == current or not (run / name[1]).exists()):
+        name = re.fullmatch(r"(update_\d+)-([0-9a-f]{12})(-[0-9a-f]{12})?", other.name)
+        if not name or other == export:
+            continue
+        # An export with the shortlist and an export without it may be of the same weights.
+        is_current = name[2] == digest and bool(name[3]) != bool(shortlist)
+        if not (run / name[1]).exists() or (name[1] == update and not is_current):
             shutil.rmtree(other)
 
 

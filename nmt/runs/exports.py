@@ -26,6 +26,9 @@ VERSION = 3
 
 REMEDY = "make it again with nmt export"
 
+VOCABULARY_MAP = "vmap.txt"
+"""File that an export for CTranslate2 has if the run has a shortlist."""
+
 Stored = Literal["fp32", "fp16", "bf16", "int8"]
 """Data type of the stored weights; the engine may compute in another precision."""
 
@@ -127,6 +130,11 @@ class Export:
         """CTranslate2's names of the source and of the target token ids, in order."""
         return vocabularies(self.subwords)
 
+    @property
+    def has_shortlist(self) -> bool:
+        """Whether the export holds a shortlist, which CTranslate2 calls a vocabulary map."""
+        return VOCABULARY_MAP in self.files
+
     def check_files(self) -> None:
         """Compare every file with its checksum.
 
@@ -154,12 +162,14 @@ def vocabularies(subwords: Subwords) -> tuple[list[str], list[str]]:
 
 
 def check_vocabularies(export: Export) -> None:
-    """Check that the vocabulary files hold the tokens of the subwords.
+    """Check that the vocabulary files hold the tokens of the subwords, and that a map has lines.
 
-    CTranslate2 does not even compare the number of tokens with the weights.
+    CTranslate2 does not even compare the number of tokens with the weights, and an empty map kills
+    the process.
 
     Raises:
-        ValueError: a file holds other tokens.
+        ValueError: a file holds other tokens, or the map does not begin with the tokens of all
+            lists.
     """
     shared, *separate = (
         export.path / f"{name}_vocabulary.json" for name in ("shared", "source", "target")
@@ -168,3 +178,6 @@ def check_vocabularies(export: Export) -> None:
     for path, tokens in zip(paths, export.vocabularies, strict=True):
         if json.loads(path.read_bytes()) != tokens:
             raise ValueError(f"{path.name} does not hold the tokens of the subwords")
+    vocabulary_map = export.path / VOCABULARY_MAP
+    if vocabulary_map.exists() and not vocabulary_map.read_bytes().startswith(b"\t"):
+        raise ValueError(f"{VOCABULARY_MAP} does not begin with the tokens of all lists")

@@ -79,7 +79,7 @@ class SearchConfig:
     """Maximum number of source tokens in a batch, including padding, times the rows of the search
     (beam size or samples), or auto: 16,384 on a CPU, 131,072 on a GPU. A sentence of fewer than 16
     tokens counts as 16. A batch that does not fit the memory of a GPU is divided. With a shortlist
-    on a CPU, a batch has at most 4,096 source tokens."""
+    on a CPU, PyTorch's batches have at most 4,096 source tokens."""
 
     window: int = 4096
     """Number of lines read ahead and sorted by length, so that batches contain little padding."""

@@ -103,6 +103,7 @@ KINDS = (
             f"{TRANSLATE} run --shortlist text/test.en",
             "inspect --verify run",
             AVERAGE,
+            EXPORT,
         ),
     ),
     Kind(

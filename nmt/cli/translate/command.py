@@ -198,8 +198,8 @@ Shortlist = Annotated[
     bool,
     typer.Option(
         "--shortlist",
-        help="Search only among the tokens of the run's shortlist, which nmt shortlist learns. An "
-        "ensemble uses the shortlist of its first run.",
+        help="Search only among the tokens of the run's shortlist, which nmt shortlist learns. "
+        "CTranslate2 joins the lists of a batch. An ensemble uses the shortlist of its first run.",
         rich_help_panel=SPEED,
     ),
 ]
