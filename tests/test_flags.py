@@ -153,9 +153,9 @@ def test_names_of_choices_are_completed(nmt: Callable[..., Any], monkeypatch: An
     for line, expected in {
         "translate --strategy l": ["lexical_beam"],
         "translate --stop ": [
+            "first_beam",
             "optimistic",
             "all_finished",
-            "first_beam",
             "current_length",
             "shrinking_beam",
         ],
