@@ -1,4 +1,4 @@
-"""Something is learned: a language whose sentences are another's, backwards and in capitals."""
+"""Something is learned: to turn sentences round, and to look at the sentence before."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pronouns
 import pytest
 
 pytestmark = pytest.mark.full
@@ -71,3 +72,26 @@ def test_a_transformer_learns_to_turn_sentences_round(
     # And the mean of what was learned last is no worse than half as good.
     assert nmt("average-checkpoints", "--last", 2).status == 0
     assert bleu("test", "checkpoints/averaged") > best / 2
+
+
+def test_only_a_model_with_context_learns_the_gender_of_a_pronoun(
+    nmt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pronouns.main(["--output-dir", "."])
+    recipe = RECIPE.replace(": up", ": en").replace(": down", ": de")
+    recipe = recipe.replace("vocab_size: 37", "vocab_size: 160")
+    Path("nmt.yaml").write_text(recipe.replace("max_updates: 500", "max_updates: 150"))
+
+    def correct(context: str) -> float:
+        documents = f"preprocess.documents={context}"
+        assert nmt("preprocess", "--set", documents, "--output-dir", f"{context}-bin").status == 0
+        assert nmt("train", "--data", f"{context}-bin", "--save-dir", context).status == 0
+        translated = nmt("translate", "--model", context, "test.en").out.splitlines()
+        lines = zip(Path("test.de").read_text().splitlines(), translated, strict=True)
+        words = [(line.split()[0], answer.split()[0]) for line, answer in lines if " war " in line]
+        assert len(words) == 195
+        return sum(word == answer for word, answer in words) / len(words)
+
+    assert 0.4 < correct("null") < 0.6
+    assert correct("{context: 1}") > 0.95
