@@ -153,7 +153,7 @@ def run_page(place: Workplace, page: str) -> list[str]:
 
 
 def test_getting_started(empty: Workplace, write_numbers: Callable[..., None]) -> None:
-    for seed, (split, pairs) in enumerate({"train": 200, "valid": 8, "test": 8}.items()):
+    for seed, (split, pairs) in enumerate({"train": 200, "dev": 8, "test": 8}.items()):
         write_numbers(empty.path / "corpus" / split, pairs, seed)
     preprocessed, trained, averaged, translated, scored = run_page(empty, "getting-started.md")
     assert preprocessed.startswith("data-bin\n")

@@ -70,7 +70,7 @@ def nmt_commands(console: str) -> list[str]:
 def directory(tmp_path_factory: pytest.TempPathFactory, write_numbers: Callable[..., None]) -> Path:
     """A directory with a small corpus, the README's model, and its recipe cut short."""
     path = tmp_path_factory.mktemp("readme")
-    for seed, (split, pairs) in enumerate({"train": 200, "valid": 8, "test": 8}.items()):
+    for seed, (split, pairs) in enumerate({"train": 200, "dev": 8, "valid": 8, "test": 8}.items()):
         write_numbers(path / "corpus" / split, pairs, seed)
     recipe = yaml.safe_load(RECIPE)
     recipe["preprocess"].update(vocab_size=60, byte_fallback=False)
