@@ -24,7 +24,7 @@ Stack = Literal["encoder", "decoder"]
 
 DEEP = 6
 """Decoders of at least this many layers align words best with the last layer but one, as Garg et
-al. (2019) found, too; smaller decoders with the last layer (docs/results/quality.md)."""
+al. (2019) found, too; smaller decoders with the last layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
