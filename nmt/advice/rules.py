@@ -425,6 +425,7 @@ def _search(corpus: CorpusFacts) -> Iterator[RecipeValue]:
     if corpus.distinct < 100_000:
         penalty = {"name": "power", "alpha": 1.0}
         reason = "a model of few updates stops early (examples/multi30k)"
+    reason += "; nmt translate --precision int8 is 1.3 times as fast, for some 0.1 BLEU"
     yield RecipeValue(
         "search.strategy", {"name": "beam", "beam": 4, "length_penalty": penalty}, reason
     )
