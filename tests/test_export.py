@@ -469,7 +469,7 @@ def test_without_ctranslate2_the_remedy_is_named(
     assert list(tmp_path.rglob("*")) == [path]
     with pytest.raises(NmtError, match=r"^engine ctranslate2 needs CTranslate2; pip install"):
         CTranslate2Translator(
-            Export(path, "ctranslate2", {}, Subwords.load(trained), ("en", "de"), {}),
+            Export(path, "ctranslate2", Subwords.load(trained), ("en", "de"), {}),
             build(SearchConfig, {"strategy": "greedy"}, "search"),
         )
 
