@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from nmt.data.packing import Pack, Rows
+from nmt.data.vocabulary import BOS
 from nmt.models import ModelConfig, architectures
 from nmt.models.layers.cache import BeamAncestry
 from nmt.models.layers.sentences import Packed, Padded
@@ -70,6 +71,24 @@ def test_ssru_is_the_papers() -> None:
         cell = forget * cell + (1 - forget) * (x[:, at] @ to_new.t())
         outputs.append(cell.relu())
     assert torch.allclose(ssru(x, Padded()), torch.stack(outputs, 1), atol=1e-6)
+
+
+@pytest.mark.parametrize("tied", ["all", "decoder"])
+def test_a_decoder_that_begins_with_zeros_does_not_see_the_embedding_of_bos(tied: str) -> None:
+    recurrence = {"name": "ssru", "zero_bos": True}
+    sizes = {"d_model": WIDTH, "d_ff": 8, "heads": 2, "dropout": 0.0, "tied_embeddings": tied}
+    values = {"arch": "transformer_tiny", "decoder_attention": recurrence, **sizes}
+    model = build(ModelConfig, values, "model").build(9, 9, True)  # type: ignore[type-abstract]
+    source, target = torch.tensor([[4, 5, 3]]), torch.tensor([[BOS, 6, 7]])
+    before = model.decode(source, target)
+    with torch.no_grad():
+        model.target_embedding.weight[BOS] += torch.linspace(-1, 1, WIDTH)
+    assert torch.equal(model.decode(source, target), before)
+    state = model.start(source)
+    first = model.decode_step(target[:, :1], state)
+    assert torch.allclose(first, before[:, :1], atol=1e-6)
+    model.target_embedding.zero_token = None
+    assert not torch.allclose(model.decode(source, target)[:, 0], before[:, 0], atol=1e-3)
 
 
 def test_average_attention_is_of_the_mean_of_the_past() -> None:

@@ -113,7 +113,7 @@ def _normalise(norm: nn.LayerNorm, x: Tensor) -> Tensor:
 
 
 def _embed(table: TokenEmbedding, tokens: Tensor) -> Tensor:
-    return torch.embedding(table.weight, tokens)
+    return table.with_zeros(torch.embedding(table.weight, tokens), tokens)
 
 
 _FUNCTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {

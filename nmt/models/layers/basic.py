@@ -192,13 +192,22 @@ class TokenEmbedding(nn.Embedding):
     cutoff = 0.0
     """Probability with which a token's vector is zero in training."""
 
+    zero_token: int | None = None
+    """Token whose vector is always zeros, although an output layer may share its row."""
+
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the vectors [..., D] of tokens [...]."""
-        embedded = super().forward(tokens)
+        embedded = self.with_zeros(super().forward(tokens), tokens)
         if not self.training or self.cutoff == 0.0:
             return embedded
         # Not scaled up as dropout is: the other tokens keep the vectors that search will see.
         return embedded * (torch.rand(tokens.shape, device=tokens.device) >= self.cutoff)[..., None]
+
+    def with_zeros(self, embedded: Tensor, tokens: Tensor) -> Tensor:
+        """Return the vectors [..., D] of tokens [...], with zeros for `zero_token`."""
+        if self.zero_token is None:
+            return embedded
+        return embedded * (tokens != self.zero_token)[..., None]
 
 
 def set_cutoff(model: nn.Module, cutoff: float) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, cast
 
 from torch import Tensor, nn
 
 from nmt.data.packing import Packing
+from nmt.data.vocabulary import BOS
 from nmt.errors import NmtError
 from nmt.models.base import AttentionMap, Model, ResidualPart, State, architectures
 from nmt.models.kernels.packs import filled_if_costly
@@ -24,7 +25,6 @@ from nmt.models.layers.basic import Dropout, ResidualModule, embedding
 from nmt.models.layers.cache import DecodingStep, Memory, TokenMixer
 from nmt.models.layers.sentences import Packed, Padded, SentenceLayout
 from nmt.models.recording import recorded_attention
-from nmt.models.transformer import recurrences as recurrences  # registers the pattern of students
 from nmt.models.transformer.config import TransformerSizes
 from nmt.models.transformer.layers import (
     DecoderLayer,
@@ -34,7 +34,7 @@ from nmt.models.transformer.layers import (
     scale_for_deep_norm,
 )
 from nmt.models.transformer.multi_head import CrossAttention
-from nmt.models.transformer.patterns import patterns
+from nmt.models.transformer.recurrences import RecurrencePart, SSRUPart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +55,12 @@ class TransformerConfig(TransformerSizes):
         return Transformer(self, source_vocabulary, target_vocabulary)
 
 
+def begins_with_zeros(config: TransformerConfig) -> bool:
+    """Return whether zeros take the place of the embedding of BOS."""
+    pattern = config.decoder_attention
+    return isinstance(pattern, RecurrencePart) and pattern.zero_bos
+
+
 class Transformer(Model):
     """The encoder-decoder of the paper's figure 1."""
 
@@ -72,6 +78,8 @@ class Transformer(Model):
         self.alignment_layer = cast("int", config.resolved().alignment_layer)
         self.alignment_head = config.alignment_head
         self.target_embedding = embedding(target_vocabulary, config.d_model)
+        if begins_with_zeros(config):
+            self.target_embedding.zero_token = BOS
         # Section 3.4: one matrix for both languages, so the two vocabularies must be one.
         self.source_embedding = (
             self.target_embedding if tied == "all" else embedding(source_vocabulary, config.d_model)
@@ -265,17 +273,17 @@ architectures.add(
 )
 
 # Marian's students for browsers and phones (Bogoychev et al. 2020, github.com/browsermt/students),
-# with the later size between the two (mozilla/translations).
-architectures.add(
-    "student_base", TransformerConfig(decoder_layers=2, decoder_attention=patterns["ssru"])
+# with the later size between the two (mozilla/translations). Positions, the first input and the
+# head of the alignments are Marian's, too, so that its engines can run them.
+STUDENT = TransformerConfig(
+    decoder_layers=2,
+    decoder_attention=SSRUPart(name="ssru", zero_bos=True),
+    sinusoids="concatenated",
+    alignment_head=1,
 )
 
-architectures.add(
-    "student_base_memory",
-    TransformerConfig(d_model=384, d_ff=1536, decoder_layers=4, decoder_attention=patterns["ssru"]),
-)
+architectures.add("student_base", STUDENT)
 
-architectures.add(
-    "student_tiny",
-    TransformerConfig(d_model=256, d_ff=1536, decoder_layers=2, decoder_attention=patterns["ssru"]),
-)
+architectures.add("student_base_memory", replace(STUDENT, d_model=384, d_ff=1536, decoder_layers=4))
+
+architectures.add("student_tiny", replace(STUDENT, d_model=256, d_ff=1536))

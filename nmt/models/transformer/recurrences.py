@@ -111,6 +111,10 @@ class RecurrencePart(AttentionPattern):
 
     is_bidirectional: ClassVar[bool] = False
 
+    zero_bos: bool = False
+    """Whether the decoder's first input is a vector of zeros instead of the embedding of BOS, as in
+    Marian. An export for Marian or Bergamot needs it."""
+
     def sublayer(self, config: AttentionConfig, positions: PositionPart) -> Recurrence:
         """Return the recurrence; encodings of positions that wrap attention do not apply to it."""
         return self.recurrence(config.d_model)
