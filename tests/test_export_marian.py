@@ -67,6 +67,7 @@ def test_an_imported_model_keeps_its_vocabulary_when_it_is_trained(tmp_path: Pat
         {},
         {"tied_embeddings": "decoder", "feed_forward": "swish", "output_bias": True},
         {"tied_embeddings": "none"},
+        {"decoder_attention": {"name": "ssru", "zero_bos": True}},
     ],
     ids=str,
 )
@@ -155,16 +156,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**SMALL, **CONCATENATED, "key_value_heads": 1}, "key_value_heads 1"),
     (
         {**SMALL, **CONCATENATED, "decoder_attention": "ssru"},
-        "an embedding of BOS other than zeros with residual post_norm and decoder_attention ssru",
+        "decoder_attention ssru without zero_bos",
     ),
     (
         {**SMALL, **CONCATENATED, "residual": "pre_norm"},
-        "an embedding of BOS other than zeros with residual pre_norm and decoder_attention full",
+        "an embedding of BOS other than zeros with residual pre_norm",
     ),
     (
         {**SMALL, **CONCATENATED, "decoder_attention": "average"},
-        "gates of decoder_attention average that see both the input and the mean, an embedding of "
-        "BOS other than zeros with residual post_norm and decoder_attention average",
+        "gates of decoder_attention average that see both the input and the mean, "
+        "decoder_attention average without zero_bos",
     ),
 ]
 

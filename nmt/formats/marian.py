@@ -44,8 +44,9 @@ from nmt.io.documents import open_regular
 from nmt.models.base import architectures
 from nmt.models.layers.basic import Placement
 from nmt.models.layers.feed_forward import feed_forwards
-from nmt.models.transformer.model import Transformer, TransformerConfig
+from nmt.models.transformer.model import Transformer, TransformerConfig, begins_with_zeros
 from nmt.models.transformer.patterns import AttentionPattern, patterns
+from nmt.models.transformer.recurrences import SSRUPart
 from nmt.recipe.config import build, parse_yaml
 from nmt.runs import LoadedModel, weights_of
 from nmt.runs.exports import Stored
@@ -61,6 +62,16 @@ VERSION = "v1.12.0"
 """Version of Marian that the configuration names."""
 
 
+RESIDUALS: dict[tuple[str, ...], Placement] = {
+    ("", "an", ""): "post_norm",
+    ("n", "a", "n"): "pre_norm",
+}
+"""Operations before and after a sublayer, and after a stack, without dropout."""
+
+PATTERNS = {"self-attention": "full", "average-attention": "average", "rnn": "ssru"}
+"""Values of ``transformer-decoder-autoreg``, and this toolkit's ``decoder_attention``."""
+
+
 @export_formats.register("marian")
 @dataclass(frozen=True, kw_only=True)
 class MarianExport(TransformerFormat):
@@ -68,22 +79,26 @@ class MarianExport(TransformerFormat):
 
     refusal: ClassVar[str] = "Marian has no counterpart of {}"
     reads_tags: ClassVar[bool] = False
+    known: ClassVar[Mapping[str, Collection[Any]]] = {
+        "positions": ("sinusoidal",),
+        "feed_forward": ("relu", "swish"),
+        "encoder_attention": ("full",),
+        "decoder_attention": PATTERNS.values(),
+        "sinusoids": ("concatenated",),
+        "residual": RESIDUALS.values(),
+        "norm": ("layer_norm",),
+        "scale_embeddings": (True,),
+        "attention_bias": (True,),
+        "decoder_feed_forward": (True,),
+    }
+    """Settings of a model that the engine can run, or names of their parts."""
 
     def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
         """Write the weights with their configuration, the vocabularies and the search."""
         config, model = self.checked(loaded, stored)
-        weights = weights_of(model)
-        bias = weights.get("output.bias")
-        # Marian has no such ids; a model that predicts them keeps their rows at the end.
-        biases = {token: 0.0 if bias is None else bias[token].item() for token in (PAD, BOS)}
-        extra = [token for token, value in biases.items() if not is_excluded(value)]
-        orders = [
-            # In Marian 0 ends a sentence and 1 is unknown.
-            [EOS, UNK, *range(EOS + 1, size), *extra]
-            for size in (loaded.subwords.source_size, loaded.subwords.target_size)
-        ]
-        arrays = _exported_arrays(config, _beginning_with_zeros(config, weights), orders)
-        settings = _settings(config, [len(order) for order in orders])
+        orders = token_orders(loaded)
+        arrays = exported_arrays(config, weights_of(model), orders)
+        settings = model_settings(config, [len(order) for order in orders])
         _write_npz(directory / "model.npz", arrays, settings)
         search = {
             "relative-paths": True,
@@ -96,25 +111,9 @@ class MarianExport(TransformerFormat):
 
     def missing_parts(self, config: TransformerConfig, model: Transformer) -> Iterator[str]:
         """Yield what Marian lacks, by the names of the recipe."""
-        parts = {
-            "positions": ("sinusoidal",),
-            "feed_forward": ("relu", "swish"),
-            "encoder_attention": ("full",),
-            "decoder_attention": PATTERNS.values(),
-        }
-        yield from unsupported(config, parts)
+        yield from unsupported(config, {**self.known, "key_value_heads": (None, config.heads)})
         if offset := getattr(config.positions, "offset", 0):
             yield f"positions {config.positions.name} with offset {offset}"
-        settings: dict[str, Collection[Any]] = {
-            "sinusoids": ("concatenated",),
-            "residual": RESIDUALS.values(),
-            "norm": ("layer_norm",),
-            "scale_embeddings": (True,),
-            "attention_bias": (True,),
-            "decoder_feed_forward": (True,),
-            "key_value_heads": (None, config.heads),
-        }
-        yield from unsupported(config, settings)
         yield from large_epsilon(config)
         yield from unsupported_widths(config)
         yield from _other_weights(config, weights_of(model))
@@ -125,13 +124,11 @@ def _other_weights(config: TransformerConfig, weights: Mapping[str, Tensor]) -> 
     pattern = config.decoder_attention.name
     if pattern == "average" and any(gate.any() for gate in _other_gates(config, weights)):
         yield "gates of decoder_attention average that see both the input and the mean"
-    if (config.residual, pattern) != ("post_norm", "full") and weights["target_embedding.weight"][
-        BOS
-    ].any():
-        yield (
-            f"an embedding of BOS other than zeros with residual {config.residual} and "
-            f"decoder_attention {pattern}"
-        )
+    if _first_input(config, weights).any():
+        if pattern != "full":
+            yield f"decoder_attention {pattern} without zero_bos"
+        elif config.residual != "post_norm":
+            yield f"an embedding of BOS other than zeros with residual {config.residual}"
 
 
 def _other_gates(config: TransformerConfig, weights: Mapping[str, Tensor]) -> Iterator[Tensor]:
@@ -140,6 +137,12 @@ def _other_gates(config: TransformerConfig, weights: Mapping[str, Tensor]) -> It
     for number in range(config.decoder_layers):
         gate = weights[f"decoder.{number}.attention.gate.weight"]
         yield from (gate[:width, width:], gate[width:, :width])
+
+
+def _first_input(config: TransformerConfig, weights: Mapping[str, Tensor]) -> Tensor:
+    """Return the embedding [D] with which the decoder begins."""
+    row = weights["target_embedding.weight"][BOS]
+    return torch.zeros_like(row) if begins_with_zeros(config) else row
 
 
 def _beginning_with_zeros(
@@ -154,7 +157,7 @@ def _beginning_with_zeros(
 
     Post-norm layers with self-attention alone can add a vector to their input, by their biases.
     """
-    start = weights["target_embedding.weight"][BOS]
+    start = _first_input(config, weights)
     changed = dict(weights)
     if not start.any():
         return changed
@@ -171,10 +174,24 @@ def _beginning_with_zeros(
     return changed
 
 
-def _exported_arrays(
+def token_orders(loaded: LoadedModel) -> list[list[int]]:
+    """Return the ids of the source and of the target in the order of Marian's ids."""
+    bias = weights_of(loaded.model).get("output.bias")
+    # Marian has no such ids; a model that predicts them keeps their rows at the end.
+    biases = {token: 0.0 if bias is None else bias[token].item() for token in (PAD, BOS)}
+    extra = [token for token, value in biases.items() if not is_excluded(value)]
+    return [
+        # In Marian 0 ends a sentence and 1 is unknown.
+        [EOS, UNK, *range(EOS + 1, size), *extra]
+        for size in (loaded.subwords.source_size, loaded.subwords.target_size)
+    ]
+
+
+def exported_arrays(
     config: TransformerConfig, weights: Mapping[str, Tensor], orders: list[list[int]]
 ) -> dict[str, Tensor]:
     """Return the weights by Marian's names, with the rows of tokens in these orders."""
+    weights = _beginning_with_zeros(config, weights)
     source, target = orders
     if config.tied_embeddings == "all":
         arrays = {EMBEDDINGS["shared"]: weights["target_embedding.weight"][target]}
@@ -199,7 +216,7 @@ def _exported_arrays(
     return arrays
 
 
-def _settings(config: TransformerConfig, sizes: list[int]) -> dict[str, Any]:
+def model_settings(config: TransformerConfig, sizes: list[int]) -> dict[str, Any]:
     """Return the configuration inside the model."""
     [operations] = [key for key, name in RESIDUALS.items() if name == config.residual]
     preprocess, postprocess, top = operations
@@ -302,15 +319,6 @@ EMBEDDINGS = {"source": "encoder_Wemb", "target": "decoder_Wemb", "shared": "Wem
 
 CONFIGURATION = "special:model.yml"
 """Name of the array that holds the configuration."""
-
-RESIDUALS: dict[tuple[str, ...], Placement] = {
-    ("", "an", ""): "post_norm",
-    ("n", "a", "n"): "pre_norm",
-}
-"""Operations before and after a sublayer, and after a stack, without dropout."""
-
-PATTERNS = {"self-attention": "full", "average-attention": "average", "rnn": "ssru"}
-"""Values of ``transformer-decoder-autoreg``, and this toolkit's ``decoder_attention``."""
 
 
 def _attention(prefix: str, part: str, projections: dict[str, str]) -> Names:
@@ -524,10 +532,12 @@ class _Model:
         return int(value)
 
     def _decoder_attention(self) -> AttentionPattern:
-        if self.pattern != "average":
+        if self.pattern == "full":
             return patterns[self.pattern]
+        if self.pattern == "ssru":
+            return SSRUPart(name="ssru", zero_bos=True)
         activation = self.values.get("transformer-aan-activation", "swish")
-        part = {"name": "average", "d_hidden": self._size("transformer-dim-aan")}
+        part = {"name": "average", "d_hidden": self._size("transformer-dim-aan"), "zero_bos": True}
         return build(AttentionPattern, {**part, "activation": activation}, "decoder_attention")  # type: ignore[type-abstract]
 
     def _take(self, name: str) -> Tensor:
