@@ -31,6 +31,8 @@ class ExportFormat(ABC):
     registry: ClassVar[Registry[ExportFormat]]
     spells_text: ClassVar[bool] = True
     """Whether the engine makes text of tokens itself, always from left to right."""
+    stored: ClassVar[Stored] = "fp32"
+    """Default data type of the stored weights."""
 
     name: str = ""
     """Name of the format."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import yaml
@@ -24,10 +25,49 @@ from nmt.io.documents import open_regular
 
 VERSION = 1
 
-TYPES: dict[int, np.dtype[np.generic]] = {0x101: np.dtype("<i1"), 0x404: np.dtype("<f4")}
-"""Data types by their number: of a configuration, and of weights. Other types are quantised."""
+BYTES, FLOATS, INTGEMM8 = 0x101, 0x404, 0x4101
+"""Numbers of the types of a configuration, of weights, and of weights of 8 bits, which a multiplier
+in float32 follows."""
+
+TYPES: dict[int, np.dtype[np.generic]] = {BYTES: np.dtype("<i1"), FLOATS: np.dtype("<f4")}
+"""Data types that an import reads."""
+
+ALIGNMENT = 256
+"""Bytes of a multiple of which all values begin."""
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+
+
+@dataclass(frozen=True)
+class Item:
+    """A named array in a binary file."""
+
+    name: str
+    kind: int
+    """Number of its type."""
+    shape: tuple[int, ...]
+    content: bytes
+
+    @classmethod
+    def of_text(cls, name: str, values: Mapping[str, Any]) -> Item:
+        """Return the YAML of these values, which ends with a zero byte."""
+        text = yaml.safe_dump(values, sort_keys=False).encode() + b"\0"
+        return cls(name, BYTES, (len(text),), text)
+
+
+def write_binary(path: Path, items: Sequence[Item]) -> None:
+    """Write a file of arrays."""
+    padded = [item.content + bytes(-len(item.content) % ALIGNMENT) for item in items]
+    names = [item.name.encode() + b"\0" for item in items]
+    head = struct.pack("<2Q", VERSION, len(items))
+    for item, name, content in zip(items, names, padded, strict=True):
+        head += struct.pack("<4Q", len(name), item.kind, len(item.shape), len(content))
+    head += b"".join(names)
+    for item in items:
+        head += struct.pack(f"<{len(item.shape)}i", *item.shape)
+    padding = -(len(head) + 8) % ALIGNMENT
+    head += struct.pack("<Q", padding) + bytes(padding)
+    path.write_bytes(b"".join([head, *padded]))
 
 
 def read_binary(path: Path) -> dict[str, Array]:

@@ -30,16 +30,19 @@ def export(
     ] = None,
     format_: Annotated[
         str,
-        typer.Option("--format", metavar="NAME", help="ctranslate2, huggingface, marian or onnx."),
+        typer.Option(
+            "--format", metavar="NAME", help="ctranslate2, huggingface, marian, bergamot or onnx."
+        ),
     ] = "ctranslate2",
     stored: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--precision",
             help="Number format of the stored weights: fp32, fp16, bf16 or int8. The engine "
-            "chooses its number format when it loads them.",
+            "chooses its number format when it loads them.  [default: fp32; int8 for bergamot]",
+            show_default=False,
         ),
-    ] = "fp32",
+    ] = None,
     plugin: PluginFlag = None,
     trust_plugins: TrustFlag = False,
 ) -> None:
@@ -52,11 +55,12 @@ def export(
     from nmt.runs.exports import Stored
 
     kinds = get_args(Stored)
-    if stored not in kinds:
+    if stored is not None and stored not in kinds:
         raise NmtError(f"--precision: {unknown('value', stored, kinds)}")
     import_named(plugin)  # a plugin may register the format
     kind = export_formats[format_]
     run = model_or_default(model)
-    exported = export_run(run, kind, cast("Stored", stored), output, trust_plugins)
+    precision = cast("Stored", stored or kind.stored)
+    exported = export_run(run, kind, precision, output, trust_plugins)
     say(f"exported {run} to {exported.format}")
     print(exported.path)
