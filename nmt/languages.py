@@ -187,6 +187,7 @@ def combining_marks() -> str:
     return "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in runs)
 
 
+@cache
 def scripts(code: str) -> tuple[str, ...]:
     """Return the scripts of a language, as keys of :data:`LETTERS`, the usual script first."""
     language, *subtags = re.split("[-_]", code)

@@ -608,6 +608,10 @@ def test_other_commands_refuse_or_say_that_lines_are_alone(
     assert (done.status, "each line is alone" in done.err) == (0, True), done.err
     done = nmt("translate", "--model", both, tmp_path / "line")
     assert (done.status, "each line is alone" in done.err) == (0, False), done.err
+    done = nmt("translate", "--model", both, tmp_path / "line", "--split-sentences")
+    assert (
+        "--split-sentences: the model was trained on documents, and reads lines whole" in done.err
+    )
     done = nmt("explain", "--model", both, tmp_path / "line", "--output", tmp_path / "page.html")
     assert (done.status, "each line is alone" in done.err) == (0, True), done.err
     recipe = yaml.safe_load((here / "source.yaml").read_text())

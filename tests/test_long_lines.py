@@ -6,7 +6,7 @@ from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.inference.request import parts, space_before
+from nmt.inference.splitting import parts, space_before
 
 
 @given(st.text(), st.integers(1, 9))

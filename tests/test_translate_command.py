@@ -149,6 +149,25 @@ def test_flags_override_the_models_settings(
     assert invoke(run, tmp_path, text, *flags) == expected(run, LINES, **keys)
 
 
+def test_sentences_are_split_on_request_and_the_lines_stay_as_many(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sentences = ["the cat sat.", "A dog sat!", "On a mat."]
+    text = "\n".join(["the cat", "", " ".join(sentences), "the cat sat. A dog sat!"]).encode()
+    one, two, three = expected(run, sentences).decode().splitlines()
+    lines = [
+        expected(run, ["the cat"]).decode().strip(),
+        "",
+        f"{one} {two} {three}",
+        f"{one} {two}",
+    ]
+    wanted = "".join(f"{line}\n" for line in lines).encode()
+    assert invoke(run, tmp_path, text, "--split-sentences") == wanted
+    # Otherwise nothing of the package that splits is imported.
+    monkeypatch.setitem(sys.modules, "sentencex", None)
+    assert invoke(run, tmp_path, text).count(b"\n") == 4
+
+
 BEAMS = "beam, diverse_beam and lexical_beam have it: use --strategy beam"
 
 

@@ -315,6 +315,31 @@ def test_translations_of_a_split_line_are_joined_by_the_languages(
     assert list(splitting.translate([line])) == [expected]
 
 
+def test_sentences_are_translated_one_by_one_with_the_spaces_of_the_line() -> None:
+    line = "abc.  def! ghi"
+    splitting, whole = translator(split_sentences=True), translator()
+    assert list(splitting.translate([line, "", "ab"])) == ["cba  fed ihg", "", "ba"]
+    assert list(whole.translate([line])) == ["ihgfedcba"]
+    # A request decides for its line, and requirements are on the translation of the whole line.
+    chosen = [Request(line, split_sentences=wanted) for wanted in (None, False, True)]
+    results = ["cba  fed ihg", "ihgfedcba", "cba  fed ihg"]
+    assert list(splitting.translate([*chosen, Request(line, prefix="i")])) == [*results, results[1]]
+    assert list(whole.translate(chosen)) == [results[1], results[1], results[2]]
+    assert splitting.counts.split == whole.counts.split == 0
+    # A sentence that does not fit is split or cut, but not the line.
+    long = translator(split_sentences=True, max_source_length=4, on_long_line="split")
+    assert list(long.translate(["abc. abc def. ab"])) == ["cba cba fed ba"]
+    assert long.counts.split == 1
+    cutting = translator(split_sentences=True, max_source_length=4)
+    assert list(cutting.translate(["abc. abc def. ab"])) == ["cba cba ba"]
+
+
+def test_a_text_keeps_its_paragraphs() -> None:
+    text = "abc. def\n\nghi!\n"
+    assert translator().translate_text(text) == "cba fed\n\nihg\n"
+    assert translator().translate_text("") == ""
+
+
 def test_a_request_for_more_than_a_translation_is_cut_where_others_are_split() -> None:
     splitting = translator(max_source_length=4, on_long_line="split")
     lines = ["ab cd", Request("ab cd", prefix="c"), Request("abc", prefix="c")]

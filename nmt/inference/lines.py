@@ -1,6 +1,7 @@
 """Translate, score and align lines of text, with any engine.
 
-A line is split if it is too long, encoded, searched, decoded and joined again. The engine searches.
+A line is split into sentences or parts, encoded, searched, decoded and joined again. The engine
+searches.
 """
 
 from __future__ import annotations
@@ -32,9 +33,8 @@ from nmt.inference.request import (
     Translation,
     TranslationOptions,
     naming_line,
-    parts,
-    space_before,
 )
+from nmt.inference.splitting import parts, space_before, split_sentences
 from nmt.io.lines import refuse_one_string
 from nmt.languages import has_spaces
 from nmt.messages import warn
@@ -95,6 +95,16 @@ class LineTranslator(ABC):
             TypeError: `lines` is one string.
         """
         return (best.text for best, *_ in self.translations(lines))
+
+    def translate_text(self, text: str) -> str:
+        """Translate a text of any length, sentence by sentence.
+
+        Each line is a paragraph; line feeds, and the spaces between sentences, stay. A model of
+        documents translates each line as a whole.
+        """
+        return "\n".join(
+            self.translate(Request(line, split_sentences=True) for line in text.split("\n"))
+        )
 
     def translations(
         self,
@@ -209,13 +219,12 @@ class LineTranslator(ABC):
         self, requests: list[Request], options: TranslationOptions
     ) -> list[list[Translation]]:
         """Translate requests as they are, in the languages of this translator: split and join."""
-        divided = [[request] for request in requests]
-        if self.config.on_long_line == "split":
-            divided = [self._split(request) for request in requests]
-            self.counts.split += sum(len(line) > 1 for line in divided)
-        results = iter(self._translate_parts([part for line in divided for part in line], options))
+        divided = [self._divided(request) for request in requests]
+        self.counts.split += sum(any(len(sentence) > 1 for sentence in line) for line in divided)
+        lines = [[*chain.from_iterable(line)] for line in divided]
+        results = iter(self._translate_parts([*chain.from_iterable(lines)], options))
         translations = []
-        for _, *others in divided:
+        for _, *others in lines:
             joined = next(results)
             for part in others:
                 space = space_before(part.text, self.languages)
@@ -382,13 +391,29 @@ class LineTranslator(ABC):
             return request  # no text can choose among the directions of training
         # Parts after the first one would have lost the tag.
         rest = replace(request, text=request.text[tag.end() :].lstrip(), target_lang=tag[1])
-        return rest if len(self._split(rest)) > 1 else request
+        return rest if len([*chain.from_iterable(self._divided(rest))]) > 1 else request
 
-    def _split(self, request: Request) -> list[Request]:
-        """Split a line that is too long for the model."""
-        if self.config.on_long_line == "cut" or not request.is_plain:
-            return [request]
-        return [replace(request, text=part) for part in parts(request.text, self._fits)]
+    def _divided(self, request: Request) -> list[list[Request]]:
+        """Return the sentences of a line, if they are split, each as its parts that fit."""
+        splits_sentences, splits_long = self._splits(request), self.config.on_long_line == "split"
+        if not request.is_plain or not (splits_sentences or splits_long):
+            return [[request]]
+        language = self.languages[0]
+        texts = split_sentences(request.text, language) if splits_sentences else [request.text]
+        return [
+            [
+                replace(request, text=part)
+                for part in (parts(text, self._fits) if splits_long else [text])
+            ]
+            for text in texts
+        ]
+
+    def _splits(self, request: Request) -> bool:
+        """Return whether the sentences of a line are translated one by one."""
+        if self.subwords.context is not None:  # each sentence would need its context
+            return False
+        wanted = request.split_sentences
+        return self.config.split_sentences if wanted is None else wanted
 
     def _fits(self, text: str) -> bool:
         (tokens,) = self.subwords.encode_source([text])

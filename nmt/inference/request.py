@@ -1,20 +1,18 @@
-"""A line to translate, the requirements on its translation, the translation, and long lines."""
+"""A line to translate, the requirements on its translation, and the translation."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import TYPE_CHECKING
 from unicodedata import category
 
-from nmt.data.directions import Direction
 from nmt.errors import NmtError
 from nmt.inference.alignment import Links, Unit, numbered
 from nmt.io.lines import refuse_one_string
-from nmt.languages import has_spaces, has_spaces_between_sentences
 from nmt.recipe.config import build
 from nmt.search import Hypothesis, Strategy
 from nmt.search.config import SearchConfig
@@ -68,6 +66,10 @@ class Request:
     n_best: int | None = None
     """Number of distinct translations of this line; None for the number of other lines."""
 
+    split_sentences: bool | None = None
+    """Whether to translate each sentence of this line by itself; None for the translator's
+    setting."""
+
     @classmethod
     def read(
         cls, values: object, where: str, config: SearchConfig, has_context: bool = True
@@ -89,7 +91,7 @@ class Request:
         base = cls("", strategy=config.strategy if has_strategy else None)
         request = build(cls, values, where, base)
         for name in values:
-            if name not in ("strategy", "n_best"):
+            if name not in ("strategy", "n_best", "split_sentences"):
                 _refuse_numbers(values[name], f"{where}.{name}")
         if "" in map(as_read, request.terminology):
             raise NmtError(f"{where}: terminology has an empty term; leave it out")
@@ -358,73 +360,3 @@ class Translation:
 def _cut(text: str, starts: Sequence[int]) -> list[str]:
     """Cut a text at the given offsets; the last part extends to the end."""
     return [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
-
-
-_CLOSING = r"(?:\s?[»›]|[\"'”’“‘«‹)\]])*(?=\s)"
-
-_CLOSING_CJK = "[」』”’）]*"
-
-BOUNDARIES = (
-    re.compile(rf"[.!?…]{_CLOSING}|[。！？]{_CLOSING_CJK}"),  # sentences
-    re.compile(rf"[,;:–—]{_CLOSING}|[，；：、]{_CLOSING_CJK}"),  # clauses
-    re.compile(r"\S(?=\s)"),  # words
-)
-"""Patterns of the text before a boundary, the best kind first: the end of a sentence with its
-closing quotes and brackets, of a clause, or of a word. A line is always split before white
-space."""
-
-JOINER = "\u200d"
-
-SKIN_TONES = tuple(map(chr, range(0x1F3FB, 0x1F400)))
-
-
-def parts(line: str, fits: Callable[[str], bool]) -> list[str]:
-    """Split a line into consecutive parts that fit, or that have only one character.
-
-    A part that does not fit is split in two at the best kind of boundary in the part, at the
-    boundary nearest to the middle; without a boundary, at the character nearest to it.
-    """
-    done: list[str] = []
-    waiting = [line]
-    while waiting:
-        part = waiting.pop()
-        if len(part) < 2 or fits(part):
-            done.append(part)
-        else:
-            at = _boundary(part)
-            # The first half is on top of the stack, so parts come out in order.
-            waiting += [part[at:], part[:at]]
-    return done
-
-
-def space_before(part: str, languages: Direction) -> str:
-    """Return the white space between the translations of a part and of the part before it.
-
-    Args:
-        part: second or later part of a line, with the white space before it.
-        languages: source and target language.
-    """
-    source, target = languages
-    if not has_spaces_between_sentences(target):
-        return ""
-    # A source without spaces has none to keep.
-    return part[: len(part) - len(part.lstrip())] if has_spaces(source) else " "
-
-
-def _boundary(text: str) -> int:
-    """Return the offset of the split; both sides have characters other than white space."""
-    last, middle = len(text.rstrip()), len(text) // 2
-    for boundary in BOUNDARIES:
-        ends = (match.end() for match in boundary.finditer(text))
-        splits = [end for end in ends if end < last]
-        if splits:
-            # Near the middle, so that halves of halves stay alike in length.
-            return min(splits, key=lambda split: abs(split - middle))
-    starts = [at for at in range(1, len(text)) if not _continues(text, at)]
-    return min(starts or [middle], key=lambda start: abs(start - middle))
-
-
-def _continues(text: str, at: int) -> bool:
-    """Return whether a character belongs to the one before: a mark, a skin tone, or joined."""
-    is_mark = category(text[at]).startswith("M") or text[at] in SKIN_TONES
-    return is_mark or JOINER in text[at - 1 : at + 1]

@@ -63,6 +63,10 @@ class SearchConfig:
     max_source_length: int = 1024
     """Maximum length of a source; longer sources are cut or split, and counted."""
 
+    split_sentences: bool = False
+    """Whether to translate each sentence of a line by itself. A line with a prefix, phrases or
+    terminology stays whole, as do the lines of a model of documents."""
+
     on_long_line: Literal["cut", "split"] = "cut"
     """Treatment of a source longer than `max_source_length`: `cut` drops the rest; `split` divides
     the line at the ends of sentences, else of clauses, else of words, and joins the translations of

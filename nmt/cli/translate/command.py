@@ -256,6 +256,7 @@ FLAGS = {
         "--seed": "search.strategy.seed",
     },
     "Unusual lines": {
+        "--split-sentences/--no-split-sentences": "search.split_sentences",
         "--on-long-line": "search.on_long_line",
         "--on-invalid-utf8": "search.on_invalid_utf8",
     },
@@ -333,6 +334,8 @@ def translate(
         translator = load(models, search, execution, settings.trust_plugins)
         if not json_input or target_lang or source_lang:  # else each JSON object names its language
             translator = translator.for_direction(target_lang, source_lang)
+        if search.split_sentences and translator.subwords.context is not None and world.is_main:
+            warn("--split-sentences: the model was trained on documents, and reads lines whole")
         unit = alignment_unit or translator.usual_unit if alignments else None
         form = Form(count=n_best, is_json=as_json, aligned=unit, dialect=markup)
         lines.configure(translator.config, translator.subwords.context is not None)
