@@ -166,6 +166,31 @@ def test_words_have_alternatives_by_keyboard_alone(browser: Any, address: str) -
         sync_api.expect(page.locator("#target")).to_have_text(before)
 
 
+def test_a_word_of_a_sentence_changes_that_sentence_alone(browser: Any, address: str) -> None:
+    first, second = "One two.", "Three four six!"
+    one, two = translations(address, f"{first}\n{second}")
+    assert len(one.split()) > 0 < len(two.split())
+    with opened(browser, address) as page:
+        page.fill("#source", f"{first}  {second}")
+        sync_api.expect(page.locator("#target p")).to_have_text([f"{one} {two}"])
+        before = page.locator("#target p").text_content()
+        assert before == f"{one}  {two}"
+        word = page.locator(".word").nth(len(one.split()))
+        word.hover()
+        assert set(page.locator("#mirror mark").all_text_contents()) <= {*second.split()}
+        assert "probability" in page.locator("#detail").text_content()
+        word.click()
+        page.wait_for_selector("[role=menuitemradio]")
+        names = page.locator("[role=menuitemradio] b").all_text_contents()
+        number = next(at for at, name in enumerate(names) if name != two.split()[0])
+        page.locator("[role=menuitemradio]").nth(number).click()
+        page.wait_for_selector("#restore:not([hidden])")
+        [after] = target(page)
+        assert after.startswith(f"{one}  {names[number]}")
+        page.locator("#restore").press("Enter")
+        sync_api.expect(page.locator("#target p")).to_have_text([f"{one} {two}"])
+
+
 def test_a_word_lights_up_with_its_source_and_shows_its_probability(
     browser: Any, address: str
 ) -> None:

@@ -129,6 +129,54 @@ def test_markup_of_libretranslate_may_span_lines(address: str, expected: dict[st
     assert translation["text"] == answer
 
 
+def test_each_sentence_of_a_text_is_translated_by_itself(
+    address: str, trained: Path, nmt: Callable[..., Any], tmp_path: Path
+) -> None:
+    source, target = (language["code"] for language in _languages(address))
+    sentences = ["One two.", "Three two!", "Four?"]
+    (tmp_path / "in").write_text("".join(f"{one}\n" for one in (*sentences, " ".join(sentences))))
+    done = nmt("translate", tmp_path / "in", "--model", trained, *SEARCH)
+    *parts, whole = done.out.splitlines()
+    line, joined = " ".join(sentences), " ".join(parts)
+    text = f"{line}\n\n{sentences[0]}"
+    wanted = {"q": text, "source": source, "target": target}
+    answer = call(f"{address}/translate", wanted)[1]["translatedText"]
+    assert answer == f"{joined}\n\n{parts[0]}"
+    html = wanted | {"q": f"<p>{line}</p>", "format": "html"}
+    assert call(f"{address}/translate", html)[1]["translatedText"] == f"<p>{joined}</p>"
+    stream = f"{address}/v1/stream?source_lang={source}&target_lang={target}"
+    request = HttpRequest(stream, data=text.encode(), method="POST")
+    with urlopen(request, timeout=60) as response:
+        assert response.read().decode() == f"{joined}\n\n{parts[0]}\n"
+    lines = [line, {"text": line, "split_sentences": False}, {"text": line}, {"text": "One two."}]
+    asked = {"target_lang": target, "lines": lines, "alignments": "words"}
+    status, answer = call(f"{address}/v1/translate", asked)
+    assert status == 200, answer
+    found = [best for best, *_ in answer["translations"]]
+    assert [best["text"] for best in found] == [joined, whole, joined, parts[0]]
+    spaced = [[sentence, part] for sentence, part in zip(sentences, parts, strict=True)]
+    spaced[1:] = [[f" {sentence}", f" {part}"] for sentence, part in spaced[1:]]
+    assert [best.get("sentences") for best in found] == [spaced, None, spaced, None]
+    asked = {"target_lang": target, "lines": [line], "split_sentences": False}
+    assert call(f"{address}/v1/translate", asked)[1]["translations"] == [[{"text": whole}]]
+    status, answer = call(f"{address}/v1/translate", asked | {"markup": "html"})
+    assert (status, answer["error"]) == (
+        400,
+        "markup goes without requests, n_best, scores, alignments and split_sentences",
+    )
+
+
+def test_a_server_may_leave_lines_whole(
+    trained: Path, nmt: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "in").write_text("One two. Three two!\n")
+    whole = nmt("translate", tmp_path / "in", "--model", trained, *SEARCH).out.strip()
+    with server(trained, "--no-split-sentences") as (address, _):
+        _, target = _languages(address)
+        wanted = {"target_lang": target["code"], "lines": ["One two. Three two!"]}
+        assert call(f"{address}/v1/translate", wanted)[1]["translations"] == [[{"text": whole}]]
+
+
 def test_a_word_has_alternatives(address: str) -> None:
     _, target = _languages(address)
     wanted = {"target_lang": target["code"], "line": "one two", "prefix": "zwei "}

@@ -119,13 +119,19 @@ def test_other_refusals_end_a_stream() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [{"n_best": 2}, {"scores": True}, {"alignments": "words"}, {"lines": ["a", {"text": "b"}]}],
+    [
+        {"n_best": 2},
+        {"scores": True},
+        {"alignments": "words"},
+        {"split_sentences": False},
+        {"lines": ["a", {"text": "b"}]},
+    ],
     ids=str,
 )
 def test_markup_goes_without_each_of_the_others(other: dict[str, Any]) -> None:
     wanted = {"target_lang": "de", "lines": ["a"], "markup": "html"}
     assert _lines(TranslateRequest.model_validate(wanted), CONFIG, False) == [Request("a")]
-    with pytest.raises(RefusedError, match="markup goes without requests, n_best, scores and"):
+    with pytest.raises(RefusedError, match="markup goes without requests, n_best, scores,"):
         _lines(TranslateRequest.model_validate(wanted | other), CONFIG, False)
     plain = TranslateRequest.model_validate(wanted | other | {"markup": None})
     assert len(_lines(plain, CONFIG, False)) == len(plain.lines)

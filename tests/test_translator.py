@@ -334,6 +334,14 @@ def test_sentences_are_translated_one_by_one_with_the_spaces_of_the_line() -> No
     assert list(cutting.translate(["abc. abc def. ab"])) == ["cba cba ba"]
 
 
+def test_the_parts_of_a_translation_are_its_sentences() -> None:
+    [[translation]] = translator(split_sentences=True).translations(["abc.  def! ghi"])
+    assert translation.parts() == [("abc.", "cba"), ("  def!", "  fed"), (" ghi", " ihg")]
+    assert translation.hypothesis.output.count(EOS) == 3
+    [[whole]] = translator().translations(["abc. def"])
+    assert whole.parts() == [("abc. def", "fedcba")]
+
+
 def test_a_text_keeps_its_paragraphs() -> None:
     text = "abc. def\n\nghi!\n"
     assert translator().translate_text(text) == "cba fed\n\nihg\n"

@@ -30,7 +30,12 @@ INPUT = "Models and addresses"
 LIMITS = "Limits"
 SPEED = "Speed"
 
-FLAGS = {"Search": SEARCH_FLAGS}
+FLAGS = {
+    "Search": {
+        **SEARCH_FLAGS,
+        "--split-sentences/--no-split-sentences": "search.split_sentences",
+    }
+}
 
 
 def _ensemble(context: typer.Context, models: list[Path] | None) -> list[Path] | None:
@@ -157,7 +162,7 @@ def serve(
     log_requests: LogRequests = False,
     api_keys: ApiKeys = None,
     max_lines: Lines = 2000,
-    max_characters: Characters = 5000,
+    max_characters: Characters = 20_000,
     max_waiting: Queue = 10_000,
     timeout: Timeout = 120.0,
     *,
@@ -171,7 +176,8 @@ def serve(
 ) -> None:
     """Translate over HTTP.
 
-    Lines of all clients that wait at the same time are translated together. At SIGTERM the server
+    Lines of all clients that wait at the same time are translated together, each sentence by
+    itself unless --no-split-sentences is given. At SIGTERM the server
     answers the accepted requests, then ends; SIGHUP loads the models again. The address is printed
     on stdout when the server is ready. docs/guides/server.md describes the interfaces:
     LibreTranslate's interface, and an interface for lines.
@@ -233,7 +239,9 @@ def _loader(
         if warning:
             warn(f"--precision {warning}")
         recipe = recipe_of(paths[0], settings.trust_plugins)
-        search = search_settings(settings, recipe)
+        # Clients send whole texts, whatever the run was evaluated on.
+        of_run = {**(recipe.get("search") or {}), "split_sentences": True}
+        search = search_settings(settings, {"search": of_run})
         return load_translator(paths, search, execution, settings.trust_plugins)
 
     def load() -> list[LineTranslator]:

@@ -308,12 +308,21 @@ class Translation:
     piece_starts: tuple[Sequence[int], Sequence[int]] | None = None
     """Offsets of the pieces of source and text if pieces are aligned; None if words are."""
 
+    part_starts: tuple[tuple[int, int], ...] = ((0, 0),)
+    """Offsets in source and text at which each part of a line that was split begins; the white
+    space between two parts belongs to the second one."""
+
     def units(self) -> tuple[list[str], list[str]]:
         """Return the words, or pieces, of the source and of the text, which `alignment` numbers."""
         if self.piece_starts is None:
             return words(self.source), words(self.text)
         source, target = self.piece_starts
         return _cut(self.source, source), _cut(self.text, target)
+
+    def parts(self) -> list[tuple[str, str]]:
+        """Return the source and the text of each part; without splitting, the line is the part."""
+        sources, texts = zip(*self.part_starts, strict=True)
+        return list(zip(_cut(self.source, sources), _cut(self.text, texts), strict=True))
 
     def alignment(self) -> list[tuple[int, int]]:
         """Return pairs of a source unit and a text unit that are aligned, numbered from 0."""
@@ -354,6 +363,10 @@ class Translation:
                 *((len(self.source) + at, len(before) + to) for at, to in other.links),
             ),
             piece_starts,
+            (
+                *self.part_starts,
+                *((len(self.source) + at, len(self.text) + to) for at, to in other.part_starts),
+            ),
         )
 
 

@@ -41,7 +41,7 @@ class Limits:
     """Bytes of the bodies of all requests under way."""
     lines: int = 2000
     """Lines of a request."""
-    characters: int = 5000
+    characters: int = 20_000
     """Characters of a line."""
     queue: int = 10_000
     """Waiting lines of all clients."""

@@ -53,6 +53,9 @@ class TranslateRequest(KnownKeys):
         None, description="Add alignments of these units, and scores."
     )
     markup: Literal["html", "xliff"] | None = Field(None, description="Markup of the lines.")
+    split_sentences: bool | None = Field(
+        None, description="Translate each sentence by itself, or lines as a whole."
+    )
 
 
 class Answer(BaseModel):
@@ -155,10 +158,18 @@ def _lines(wanted: TranslateRequest, config: SearchConfig, has_context: bool) ->
         RefusedError: a request is wrong, or markup was combined with another option.
     """
     has_requests = any(isinstance(line, dict) for line in wanted.lines)
-    if wanted.markup and (has_requests or wanted.n_best > 1 or wanted.scores or wanted.alignments):
-        raise RefusedError(400, "markup goes without requests, n_best, scores and alignments")
+    options = (
+        wanted.n_best > 1,
+        wanted.scores,
+        wanted.alignments,
+        wanted.split_sentences is not None,
+    )
+    if wanted.markup and (has_requests or any(options)):
+        raise RefusedError(
+            400, "markup goes without requests, n_best, scores, alignments and split_sentences"
+        )
     return [
-        Line(line)
+        Line(line, split_sentences=wanted.split_sentences)
         if isinstance(line, str)
         else _request(line, f"line {number}", config, has_context)
         for number, line in enumerate(wanted.lines, start=1)

@@ -97,6 +97,8 @@ class BatchTranslator:
             if options.aligned:
                 # All translations of a line have one source, so the first one names its units.
                 fields[0][f"source_{options.aligned}"] = line[0].units()[0]
+            if len(parts := line[0].parts()) > 1:
+                fields[0]["sentences"] = parts
             written.append(fields)
         return written
 

@@ -14,7 +14,7 @@ const lines = new Lines();
 const source = new Source($("source"), $("mirror"), edited, moved);
 const words = new Words($("target"), choose, point);
 const alternatives = new Alternatives($("target"));
-const prefixes = new Map(); // of lines whose words were chosen
+const prefixes = new Map(); // of sentences whose words were chosen
 const timers = {};
 let pair = settings.pairs[0];
 let shown = null; // translations of the lines
@@ -67,8 +67,13 @@ function update() {
   const count = Math.max(...source.lines.map((line) => line.length));
   const most = settings.max_characters;
   $("count").textContent = count > most / 2 ? `${count} of ${most} characters in the longest line` : "";
-  $("restore").hidden = !source.lines.some((line) => prefixes.has(line));
+  $("restore").hidden = !sentences().some((sentence) => prefixes.has(sentence));
   $("copy").disabled = !shown;
+}
+
+/** Return the sentences of the source whose translations are shown. */
+function sentences() {
+  return (shown ?? []).flatMap((line) => line.sentences.map(([sentence]) => sentence.trim()));
 }
 
 // The source
@@ -101,17 +106,20 @@ function point(place) {
 function choose(place) {
   const line = shown[place.line];
   const word = line.words[place.word];
-  const before = line.text.slice(0, word.start);
-  const values = { source_lang: pair.source, target_lang: pair.target, line: line.line, prefix: before };
+  let start = 0, number = 0;
+  while (start + line.sentences[number][1].length <= word.start) start += line.sentences[number++][1].length;
+  const sentence = line.sentences[number][0].trim();
+  const before = line.text.slice(start, word.start).trimStart();
+  const values = { source_lang: pair.source, target_lang: pair.target, line: sentence, prefix: before };
   const find = async (signal) => (await ask("v1/alternatives", values, signal)).alternatives;
   alternatives.open(words.node(place), word, before, find, (alternative) => {
-    prefixes.set(line.line, alternative.text);
+    prefixes.set(sentence, alternative.text);
     translate();
   });
 }
 
 function restore() {
-  for (const line of source.lines) prefixes.delete(line);
+  for (const sentence of sentences()) prefixes.delete(sentence);
   source.focus();
   translate();
 }
