@@ -68,7 +68,7 @@ class Pieces:
 
     PIECES = ("one", " two", "x", " three", " four")  # ids 4 to 8
     begins_word = (np.array([True] * 9), np.array([True] * 6 + [False] + [True] * 2))
-    context = directions = None
+    context = directions = extremes = None
     tags: tuple[list[int], list[int]] = ([], [])
     target_order = "left_to_right"
 

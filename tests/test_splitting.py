@@ -119,7 +119,7 @@ def test_japanese_speech_stays_with_its_verb() -> None:
 class Characters:
     """An id for each character but the spaces around a line; see :class:`Capitals`."""
 
-    context = directions = None
+    context = extremes = directions = None
     tags: tuple[list[int], list[int]] = ([], [])
     target_order = "left_to_right"
 

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import torch
 import typer
+from conftest import Command
 from typer.testing import CliRunner
 
 from nmt.cli.translate.command import translate
@@ -166,6 +167,41 @@ def test_sentences_are_split_on_request_and_the_lines_stay_as_many(
     # Otherwise nothing of the package that splits is imported.
     monkeypatch.setitem(sys.modules, "sentencex", None)
     assert invoke(run, tmp_path, text).count(b"\n") == 4
+
+
+def test_a_line_of_more_sentences_than_in_training_is_reported_with_the_option(
+    tmp_path: Path, nmt: Command
+) -> None:
+    lines = [f"{word} a cat sat on the mat." for word in ("one", "two", "three")] * 20
+    for suffix in ("en", "de"):
+        (tmp_path / f"text.{suffix}").write_text("".join(f"{line}\n" for line in lines))
+    text, data, run = tmp_path / "text", tmp_path / "data", tmp_path / "run"
+    flags = f"-s en -t de --train {text} --valid {text} --vocab-size 30 --output-dir {data}"
+    assert nmt("preprocess", "--no-byte-fallback", *flags.split()).status == 0
+    settings = "model.d_model=16 model.d_ff=16 train.max_updates=1 train.tokens_per_update=200"
+    assigned = [word for setting in settings.split() for word in ("--set", setting)]
+    flags = f"--data {data} --save-dir {run} --arch transformer_tiny"
+    done = nmt("train", *flags.split(), *assigned)
+    assert done.status == 0, done.err
+    longest = json.loads((run / "extremes.json").read_bytes())
+    assert longest["max_sentence_ends"] == 1
+    subwords = Run.open(run).subwords
+    assert longest["max_tokens"] == max(map(len, subwords.encode_source(lines))) + 1
+    export = tmp_path / "export"
+    assert nmt("export", "--model", run, "--format", "ctranslate2", "--output", export).status == 0
+    (tmp_path / "in").write_text(f"{lines[0]}\n{lines[0]} {lines[1]}\n")
+    for model, engine in ((run, "nmt"), (export, "ctranslate2")):
+        command = ("translate", tmp_path / "in", "--model", model, "--engine", engine)
+        warning = (
+            "lines much longer than every training sentence, or of more sentences: 1; "
+            "use --split-sentences"
+        )
+        assert warning in nmt(*command).err
+        done = nmt(*command, "--split-sentences")
+        assert "--split-sentences" not in done.err
+        one, *others = done.out.splitlines()
+        assert len(others) == 1
+        assert others[0].startswith(f"{one} ")
 
 
 BEAMS = "beam, diverse_beam and lexical_beam have it: use --strategy beam"
@@ -504,7 +540,7 @@ def test_lines_that_were_cut_split_or_lost_their_text_are_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     upper = Upper()
-    upper.counts = Counts(0, 5, 2, 3, 4)
+    upper.counts = Counts(0, 5, 2, 3, 4, 6)
     translate_stream(upper, stream(b"a\n"), io.BytesIO(), World())  # type: ignore[arg-type]
     assert capsys.readouterr().err.splitlines()[1:] == [
         "nmt: warning: lines cut to 1024 pieces: 1; "
@@ -512,6 +548,8 @@ def test_lines_that_were_cut_split_or_lost_their_text_are_reported(
         "nmt: warning: lines cut to 1024 pieces: 4, each with a prefix, phrases or terminology, "
         "which no line that is split can have; give a line for each sentence, or raise "
         "search.max_source_length",
+        "nmt: warning: lines much longer than every training sentence, or of more sentences: 6; "
+        "use --split-sentences",
         "nmt: warning: lines split into parts of at most 1024 pieces: 2",
         "nmt: warning: empty translations of lines that are not blank: 3; "
         "train longer, or raise --alpha",

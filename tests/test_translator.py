@@ -14,6 +14,7 @@ from for_each import for_each
 from table_model import TableModel
 from torch import Tensor
 
+from nmt.data.extremes import Extremes
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import metrics
@@ -34,6 +35,7 @@ class Letters:
     """One id per letter, from 4; a wide space is an "a", other characters are nothing."""
 
     context = None
+    extremes = None
     directions = None
     shared = True
     source_size = target_size = 4 + len(LETTERS)
@@ -346,6 +348,17 @@ def test_a_text_keeps_its_paragraphs() -> None:
     text = "abc. def\n\nghi!\n"
     assert translator().translate_text(text) == "cba fed\n\nihg\n"
     assert translator().translate_text("") == ""
+
+
+def test_lines_beyond_the_training_sentences_are_counted_unless_they_are_split() -> None:
+    for splits, number in ((False, 2), (True, 0)):
+        counting = translator(split_sentences=splits)
+        counting.subwords.extremes = Extremes(max_tokens=4, max_sentence_ends=1)
+        counting.subwords.sentence_ends = frozenset({4})  # an "a" stands for a full stop
+        longest, longer, ends = "bcdef", "bcdefg", "aba"
+        lines = ["a", longest, longer, ends, Request(longer, prefix="a")]
+        assert len([*counting.translate(lines)]) == len(lines)
+        assert counting.counts.beyond_training == number
 
 
 def test_a_request_for_more_than_a_translation_is_cut_where_others_are_split() -> None:

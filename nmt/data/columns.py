@@ -34,6 +34,9 @@ from nmt.io import documents
 CHECKED_AT_ONCE = 1 << 20
 """Numbers that :meth:`Column.check` holds in memory."""
 
+COUNTED_AT_ONCE = 1 << 16
+"""Sentences whose tokens :meth:`Column.most_of` holds in memory."""
+
 
 class Column:
     """The sentences of one side of a split, in one pair of files."""
@@ -89,6 +92,20 @@ class Column:
         rows = np.full(real.shape, PAD, dtype=np.int64)
         rows[real] = ids
         return rows
+
+    def most_of(self, ids: Sequence[int]) -> int:
+        """Return the largest number of tokens of a sentence that are among some ids."""
+        counted = np.zeros(self._vocabulary, np.int32)
+        counted[ids] = 1
+        most = 0
+        for first in range(0, len(self), COUNTED_AT_ONCE):
+            offsets = self._offsets.array()[first : first + COUNTED_AT_ONCE + 1]
+            self._check_offsets(offsets[:-1], offsets[1:])
+            tokens = self._tokens.array()[offsets[0] : offsets[-1]]
+            self._check_ids(tokens)
+            counts = np.add.reduceat(counted[tokens], offsets[:-1] - offsets[0])
+            most = max(most, int(counts.max()))
+        return most
 
     def check(self) -> None:
         """Read both files once, in bounded memory.

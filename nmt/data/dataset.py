@@ -277,6 +277,10 @@ class Split:
         step = max(1, -(-len(self) // most))
         return np.concatenate([column.sampled_lengths(step) for column in self._columns[side]])
 
+    def most_of(self, side: Side, ids: Sequence[int]) -> int:
+        """Return the largest number of tokens of a sentence that are among some ids."""
+        return max(column.most_of(ids) for column in self._columns[side])
+
     def check(self) -> None:
         """Read and check all ids once, in bounded memory, before training.
 

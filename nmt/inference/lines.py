@@ -295,6 +295,10 @@ class LineTranslator(ABC):
                     sentences[at] = request.encode(source, self.subwords, spaced)
             else:
                 sentences[at] = Sentence(source, self.subwords.tags[1], strategy=request.strategy)
+            if (extremes := self.subwords.extremes) and request.is_plain:
+                ends = self.subwords.sentence_ends
+                is_whole = not self._splits(request)
+                self.counts.beyond_training += is_whole and extremes.are_exceeded(source, ends)
             self.counts.truncated += len(tokens) > most
             self.counts.unsplittable += len(tokens) > most and not request.is_plain
         return sentences

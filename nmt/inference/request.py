@@ -283,6 +283,8 @@ class Counts:
     """Lines that are not blank but have a blank translation."""
     unsplittable: int = 0
     """Sources cut that are never split, because their requests ask for more than a translation."""
+    beyond_training: int = 0
+    """Sources much longer than in training, or of more sentences, that could have been split."""
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,7 @@ def find_subwords(
     if config.alignments and any(map(any, tags)):
         raise NmtError("preprocess: alignments go without tags; leave out one of them")
     subwords.context = config.documents
+    subwords.extremes = None  # of the text of the model that the subwords came from
     # The files travel with the dataset, and from there to runs and exports.
     subwords.save(directory)
     return subwords

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from nmt.data.context import CONTEXT_FILE, CONTEXTS, DocumentContext
 from nmt.data.directions import DIRECTIONS, DIRECTIONS_FILE, Directions
+from nmt.data.extremes import EXTREMES, EXTREMES_FILE, Extremes
 from nmt.data.manifest import REMEDY
 from nmt.data.vocabulary import BOS, EOS, PAD, SPACE, UNK, VOCABULARIES, Vocabulary
 from nmt.errors import NmtError
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from nmt.data.dataset import Dataset
+
+SENTENCE_ENDS = tuple(".!?…。！？।؟")
 
 
 class Subwords:
@@ -98,6 +101,8 @@ class Subwords:
         """Directions of a multilingual model; None for a single direction."""
         self.context = context
         """Context of the sentences of documents; None for single sentences."""
+        self.extremes: Extremes | None = None
+        """Extremes of the training sentences of a model; None if unknown."""
         self.tags: tuple[list[int], list[int]] = [], []
         """Ids before every sentence of source and target; see :mod:`nmt.subwords.tags`."""
 
@@ -175,7 +180,7 @@ class Subwords:
             num_threads: threads for encoding and decoding; -1 for all cores.
         """
         parts = read_parts(present, read)
-        return cls(
+        subwords = cls(
             *parts.models,
             num_threads,
             parts.vocabularies,
@@ -183,6 +188,8 @@ class Subwords:
             parts.target_order,
             parts.context,
         )
+        subwords.extremes = parts.extremes
+        return subwords
 
     def in_order(self, target_order: TokenOrder) -> Subwords:
         """Return the subwords with another order of the tokens of target sentences."""
@@ -256,6 +263,8 @@ class Subwords:
             written[DIRECTIONS_FILE] = DIRECTIONS.text(self.directions).encode()
         if self.context:
             written[CONTEXT_FILE] = CONTEXTS.text(self.context).encode()
+        if self.extremes:
+            written[EXTREMES_FILE] = EXTREMES.text(self.extremes).encode()
         for name in FILES:
             if name not in written:
                 (directory / name).unlink(missing_ok=True)
@@ -300,6 +309,12 @@ class Subwords:
     def target_pieces(self, ids: list[int]) -> list[str]:
         """Return the pieces of the ids; "▁" stands for a space."""
         return self.target.pieces(ids)
+
+    @cached_property
+    def sentence_ends(self) -> frozenset[int]:
+        """Source ids of the pieces that may end a sentence."""
+        pieces = enumerate(self.source.pieces([*range(self.source_size)]))
+        return frozenset(id_ for id_, piece in pieces if piece.endswith(SENTENCE_ENDS))
 
     @cached_property
     def begins_word(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
@@ -400,6 +415,7 @@ FILES = (
     DIRECTIONS_FILE,
     ORDER_FILE,
     CONTEXT_FILE,
+    EXTREMES_FILE,
 )
 """Names of all files that subwords may consist of."""
 
@@ -413,6 +429,7 @@ class SubwordParts:
     directions: Directions | None
     target_order: TokenOrder
     context: DocumentContext | None
+    extremes: Extremes | None
 
 
 def read_parts(present: Sequence[str], read: Callable[[str], tuple[bytes, Path]]) -> SubwordParts:
@@ -449,6 +466,7 @@ def read_parts(present: Sequence[str], read: Callable[[str], tuple[bytes, Path]]
         document(DIRECTIONS_FILE, DIRECTIONS),
         order.order if order else "left_to_right",
         document(CONTEXT_FILE, CONTEXTS),
+        document(EXTREMES_FILE, EXTREMES),
     )
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from nmt.data.dataset import Dataset
 from nmt.data.directions import DIRECTIONS_FILE
+from nmt.data.extremes import Extremes
 from nmt.errors import NmtError
 from nmt.messages import warn
 from nmt.models import Model, ModelConfig
@@ -55,6 +56,12 @@ def open_run(
         (path / BASE).unlink(missing_ok=True)
         if (adaptation := experiment.model.adaptation) is not None:
             find_base(experiment.train.init_from, path, subwords, adaptation).save(path)
+        if subwords.context is None:  # else training joins sentences, and lines are never split
+            train = dataset.split("train")
+            subwords.extremes = Extremes(
+                max_tokens=int(train.source_lengths.max(initial=0)),
+                max_sentence_ends=train.most_of("source", [*subwords.sentence_ends]),
+            )
         Run.create(
             path,
             languages=(manifest.source_lang, manifest.target_lang),

@@ -177,7 +177,7 @@ def _progress(
 
 
 def _report(lines: int, seconds: float, counts: list[float], longest: int) -> None:
-    target_tokens, truncated, split, empty, unsplittable = counts
+    target_tokens, truncated, split, empty, unsplittable, beyond_training = counts
     say(
         f"translated {lines} lines in {seconds:.1f} s: {lines / seconds:.1f} sentences/s, "
         f"{target_tokens / seconds:.1f} target tokens/s"
@@ -192,6 +192,11 @@ def _report(lines: int, seconds: float, counts: list[float], longest: int) -> No
             f"lines cut to {longest} pieces: {unsplittable:.0f}, each with a prefix, phrases or "
             "terminology, which no line that is split can have; give a line for each sentence, or "
             "raise search.max_source_length"
+        )
+    if beyond_training:
+        warn(
+            "lines much longer than every training sentence, or of more sentences: "
+            f"{beyond_training:.0f}; use --split-sentences"
         )
     if split:
         warn(f"lines split into parts of at most {longest} pieces: {split:.0f}")
