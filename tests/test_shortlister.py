@@ -40,7 +40,7 @@ OWN[: EOS + 1] = EOS
 FEW = Shortlist(np.array([5], np.int32), OWN, ORIGIN)
 
 
-def made(arch: str, seed: int = 1) -> Model:
+def made(arch: str, seed: int = 2) -> Model:
     """A tiny model with weights large enough to prefer something."""
     torch.manual_seed(seed)
     model = tiny(arch).build(VOCABULARY, VOCABULARY, True).eval()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt.cli.console import await_stdin
+from nmt.cli.console import await_stdin, check_stdin
 from nmt.cli.options import PANEL, SourceLang, only_model
 from nmt.cli.recipe import PluginFlag, TrustFlag, import_named
 from nmt.cli.score.by_model import open_model, unequal_lines
@@ -164,12 +164,13 @@ def rescore(
     docs/outputs.md describes the lines.
     """
     listed = n_best or Path("-")
+    references = reference or []
+    check_stdin(*references, source, listed)
     weighted = parse_weights(weights)
     import_named(plugin)
     chosen = only_model(model)
     scores: ScoreFunction | None = None
     name = metric
-    references = reference or []
     if references:
         if chosen is not None or reverse:
             raise typer.BadParameter("give either --reference, or --model and --source")
