@@ -92,7 +92,7 @@ def in_words(defaults: Mapping[str, str], registry: Registry[Any] | None) -> str
         return first
     if len(defaults) == 2:
         return ", ".join(f"{default} with {entry}" for entry, default in defaults.items())
-    return f"{first} with {next(iter(defaults))}; depends on the {registry.kind}"
+    return f"{first or 'null'} with {next(iter(defaults))}; depends on the {registry.kind}"
 
 
 def text(value: Any) -> str:

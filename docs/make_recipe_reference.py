@@ -150,9 +150,15 @@ def type_text(hint: Any, choices: dict[str, Registry[Any]], value: Any = None) -
 
 
 def value_text(value: Any) -> str:
-    """A value as a recipe writes it; a choice by its name."""
+    """A value as a recipe writes it; a choice by its name and the keys that are not as usual."""
     if dataclasses.is_dataclass(value):
-        return str(getattr(value, "name", ""))
+        name = str(getattr(value, "name", ""))
+        changed = [
+            f"{field.name}: {value_text(getattr(value, field.name))}"
+            for field in dataclasses.fields(value)
+            if field.name != "name" and getattr(value, field.name) != field.default
+        ]
+        return f"{{{', '.join([f'name: {name}', *changed])}}}" if name and changed else name
     if isinstance(value, tuple):
         return f"[{', '.join(map(value_text, value))}]"
     if isinstance(value, bool) or value is None:

@@ -215,6 +215,8 @@ def test_attention_is_of_the_layer_and_head_of_the_recipe(
     for mine, other in zip(native.attention(*rows), exported.attention(*rows), strict=True):
         assert mine.shape == other.shape
         assert other[:, :-1] == pytest.approx(mine[:, :-1], abs=1e-4)
+    blank = ["", "one two", ""], ["", "eins", "eins"]
+    assert exported.align(*blank) == native.align(*blank)
 
 
 @needs_ctranslate2

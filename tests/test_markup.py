@@ -158,6 +158,8 @@ def test_a_user_adds_placeholders() -> None:
     assert joined == "<b>__name__ one</b> THREE"
     with pytest.raises(NmtError, match=r"placeholders: no regular expression: '\(a': miss"):
         build(SearchConfig, {"placeholders": ["(a"]}, "search")
+    with pytest.raises(NmtError, match=r"use \(\?:...\) instead of \(...\) in '\(a\)\+'"):
+        build(SearchConfig, {"placeholders": ["(a)+"]}, "search")
 
 
 def test_placeholders_that_have_no_end_take_no_time() -> None:

@@ -157,8 +157,8 @@ def test_each_sentence_of_a_text_is_translated_by_itself(
     spaced = [[sentence, part] for sentence, part in zip(sentences, parts, strict=True)]
     spaced[1:] = [[f" {sentence}", f" {part}"] for sentence, part in spaced[1:]]
     assert [best.get("sentences") for best in found] == [spaced, None, spaced, None]
-    asked = {"target_lang": target, "lines": [line], "split_sentences": False}
-    assert call(f"{address}/v1/translate", asked)[1]["translations"] == [[{"text": whole}]]
+    asked = {"target_lang": target, "lines": [line, {"text": line}], "split_sentences": False}
+    assert call(f"{address}/v1/translate", asked)[1]["translations"] == [[{"text": whole}]] * 2
     status, answer = call(f"{address}/v1/translate", asked | {"markup": "html"})
     assert (status, answer["error"]) == (
         400,

@@ -221,3 +221,9 @@ def test_150_sentences_are_one_line() -> None:
     line = " ".join(f"Sentence {number} is here." for number in range(150))
     assert list(translator.translate([line])) == [line.upper()]
     assert len(translator.searched) == 150
+
+
+def test_white_space_that_is_not_ascii_before_a_full_stop_divides_nothing() -> None:
+    for space in "\u00a0\u2009\u3000":
+        line = f"See plan B{space}. Then go."
+        assert "".join(split_sentences(line, "en")) == line

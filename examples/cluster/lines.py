@@ -4,7 +4,7 @@
     python lines.py to-text crawl.parquet translated crawl.de
 
 The table has the columns `id`, which numbers the lines from 0, and `text`. The column `translation`
-becomes text in the order of `id`, if each line has exactly one translation.
+becomes text in the order of `id`, if each line has a translation.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def to_text(table: Path, translated: Path, text: Path) -> None:
     """Write the translations of all lines, in order.
 
     Raises:
-        NmtError: there is no table, or a line has no translation, or several.
+        NmtError: there is no table, or a line has no translation.
     """
     for path in (table, translated):
         if not path.exists():
@@ -47,15 +47,17 @@ def to_text(table: Path, translated: Path, text: Path) -> None:
         for start in range(0, count, BLOCK):
             block = (dataset.field("id") >= start) & (dataset.field("id") < start + BLOCK)
             found = rows.to_table(["id", "translation"], filter=block).sort_by("id")
-            ids = found["id"].to_pylist()
+            # A worker that died just before its task was done has its lines translated twice.
+            by_id = dict(
+                zip(found["id"].to_pylist(), found["translation"].to_pylist(), strict=True)
+            )
             expected = range(start, min(start + BLOCK, count))
-            if ids != list(expected):
-                missing = len(set(expected) - set(ids))
+            if missing := len(expected) - len(by_id):
                 raise NmtError(
-                    f"{translated}: lines {start + 1} to {expected.stop} have {len(ids)} "
-                    f"translations, and {missing} have none; run the translation again"
+                    f"{translated}: of lines {start + 1} to {expected.stop}, {missing} have no "
+                    "translation; run the translation again"
                 )
-            file.writelines(f"{line}\n" for line in found["translation"].to_pylist())
+            file.writelines(f"{by_id[at]}\n" for at in expected)
 
 
 def main() -> None:

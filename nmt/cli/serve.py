@@ -176,11 +176,11 @@ def serve(
 ) -> None:
     """Translate over HTTP.
 
-    Lines of all clients that wait at the same time are translated together, each sentence by
-    itself unless --no-split-sentences is given. At SIGTERM the server
-    answers the accepted requests, then ends; SIGHUP loads the models again. The address is printed
-    on stdout when the server is ready. docs/guides/server.md describes the interfaces:
-    LibreTranslate's interface, and an interface for lines.
+    Lines of all clients that wait at the same time are translated together, each sentence by itself
+    unless --no-split-sentences is given. At SIGTERM the server answers the accepted requests, then
+    ends; SIGHUP loads the models again. The address is printed on stdout when the server is ready.
+    docs/guides/server.md describes the interfaces: LibreTranslate's interface, and an interface for
+    lines.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it waits until the server is ready
     from nmt.inference import Execution

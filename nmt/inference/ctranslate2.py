@@ -264,11 +264,13 @@ class CTranslate2Translator(LineTranslator):
         """Return the attention of the layer and heads that the export names."""
         if longer_than_tables(sources, targets):
             return self.in_torch.attention(sources, targets)
+        # CTranslate2 has no attention to an empty source, whose only token is EOS.
+        filled = [at for at, tokens in enumerate(sources) if len(tokens) > 1]
         with _one_line(self._export):
             results = self._model.translator.translate_batch(
-                [self._source(tokens) for tokens in sources],
+                [self._source(sources[at]) for at in filled],
                 # All but the last token are given; the token of the last step is not read.
-                [self._target(ids[:-1]) for ids in targets],
+                [self._target(targets[at][:-1]) for at in filled],
                 max_batch_size=SOURCE_TOKENS,
                 batch_type="tokens",
                 max_input_length=0,
@@ -277,11 +279,11 @@ class CTranslate2Translator(LineTranslator):
                 return_attention=True,
                 return_end_token=True,
             )
-        return [
-            # CTranslate2 leaves out the end of the source.
-            np.pad(np.array(result.attention[0], np.float32)[: len(ids)], ((0, 0), (0, 1)))
-            for result, ids in zip(results, targets, strict=True)
-        ]
+        weights = [np.ones((len(ids), 1), np.float32) for ids in targets]
+        for at, result in zip(filled, results, strict=True):
+            found = np.array(result.attention[0], np.float32)[: len(targets[at])]
+            weights[at] = np.pad(found, ((0, 0), (0, 1)))  # the end of the source was left out
+        return weights
 
     def _source(self, ids: Sequence[int]) -> list[str]:
         """Return the tokens without the EOS, which CTranslate2 adds."""

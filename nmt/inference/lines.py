@@ -297,7 +297,7 @@ class LineTranslator(ABC):
                 sentences[at] = Sentence(source, self.subwords.tags[1], strategy=request.strategy)
             if (extremes := self.subwords.extremes) and request.is_plain:
                 ends = self.subwords.sentence_ends
-                is_whole = not self._splits(request)
+                is_whole = self.config.on_long_line == "cut" and not self._splits(request)
                 self.counts.beyond_training += is_whole and extremes.are_exceeded(source, ends)
             self.counts.truncated += len(tokens) > most
             self.counts.unsplittable += len(tokens) > most and not request.is_plain
@@ -399,7 +399,8 @@ class LineTranslator(ABC):
 
     def _divided(self, request: Request) -> list[list[Request]]:
         """Return the sentences of a line, if they are split, each as its parts that fit."""
-        splits_sentences, splits_long = self._splits(request), self.config.on_long_line == "split"
+        splits_sentences = self._splits(request)
+        splits_long = splits_sentences or self.config.on_long_line == "split"
         if not request.is_plain or not (splits_sentences or splits_long):
             return [[request]]
         language = self.languages[0]

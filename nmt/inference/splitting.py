@@ -43,7 +43,8 @@ def split_sentences(line: str, language: str) -> list[str]:
     from sentencex import segment  # here, because most commands divide no line
 
     code, *_ = re.split("[-_]", language.lower())
-    pieces = segment(SENTENCEX.get(code, code), line)
+    # sentencex panics at some white space that is not ASCII; only the lengths of pieces are used.
+    pieces = segment(SENTENCEX.get(code, code), re.sub(r"\s", " ", line))
     has_capitals, spaced = any(map(str.isupper, line)), has_spaces(language)
     starts, end, has_letters = [0], 0, False
     for piece, following in pairwise(pieces):

@@ -179,5 +179,7 @@ def check_vocabularies(export: Export) -> None:
         if json.loads(path.read_bytes()) != tokens:
             raise ValueError(f"{path.name} does not hold the tokens of the subwords")
     vocabulary_map = export.path / VOCABULARY_MAP
-    if vocabulary_map.exists() and not vocabulary_map.read_bytes().startswith(b"\t"):
-        raise ValueError(f"{VOCABULARY_MAP} does not begin with the tokens of all lists")
+    if vocabulary_map.exists():
+        with vocabulary_map.open("rb") as file:
+            if file.read(1) != b"\t":
+                raise ValueError(f"{VOCABULARY_MAP} does not begin with the tokens of all lists")

@@ -104,11 +104,13 @@ class SearchConfig:
                 raise ValueError(f"{key} must be at least 1, not {value}")
         for pattern in self.placeholders:
             try:
-                re.compile(f"(?:{pattern})")
+                groups = re.compile(f"(?:{pattern})").groups
             except re.error as error:
                 raise ValueError(
                     f"placeholders: no regular expression: {pattern!r}: {error}"
                 ) from None
+            if groups:
+                raise ValueError(f"placeholders: use (?:...) instead of (...) in {pattern!r}")
         if self.mbr_pruning is not None:
             self._check_pruning(self.mbr_pruning)
         if self.mbr is not None and self.mbr.needs_source:

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -168,11 +169,17 @@ def _lines(wanted: TranslateRequest, config: SearchConfig, has_context: bool) ->
         raise RefusedError(
             400, "markup goes without requests, n_best, scores, alignments and split_sentences"
         )
-    return [
-        Line(line, split_sentences=wanted.split_sentences)
+    lines = [
+        Line(line)
         if isinstance(line, str)
         else _request(line, f"line {number}", config, has_context)
         for number, line in enumerate(wanted.lines, start=1)
+    ]
+    return [
+        replace(line, split_sentences=wanted.split_sentences)
+        if line.split_sentences is None
+        else line
+        for line in lines
     ]
 
 
