@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,8 @@ def test_a_signal_ends_a_dry_run_which_leaves_nothing(
 def test_a_signal_ends_a_translation_and_its_workers_at_once(
     trained: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    (tmp_path / "in.txt").write_text("one two three four five six\n" * 200)
+    orders = permutations(["one", "two", "three", "four", "five", "six"])
+    (tmp_path / "in.txt").write_text("".join(f"{' '.join(order)}\n" for order in orders))
     no_end = "search.constraints=[{name: min_length, length: 1000000}]"
     endless = ("--max-length-offset", 1_000_000, "--set", no_end)
     places = (tmp_path / "in.txt", "--model", trained, "--output", tmp_path / "out.txt")
