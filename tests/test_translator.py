@@ -328,12 +328,11 @@ def test_sentences_are_translated_one_by_one_with_the_spaces_of_the_line() -> No
     assert list(splitting.translate([*chosen, Request(line, prefix="i")])) == [*results, results[1]]
     assert list(whole.translate(chosen)) == [results[1], results[1], results[2]]
     assert splitting.counts.split == whole.counts.split == 0
-    # A sentence that does not fit is split or cut, but not the line.
-    long = translator(split_sentences=True, max_source_length=4, on_long_line="split")
-    assert list(long.translate(["abc. abc def. ab"])) == ["cba cba fed ba"]
-    assert long.counts.split == 1
-    cutting = translator(split_sentences=True, max_source_length=4)
-    assert list(cutting.translate(["abc. abc def. ab"])) == ["cba cba ba"]
+    # Nothing of a text is cut: a sentence that does not fit is split, too.
+    for treatment in ("split", "cut"):
+        long = translator(split_sentences=True, max_source_length=4, on_long_line=treatment)
+        assert list(long.translate(["abc. abc def. ab"])) == ["cba cba fed ba"]
+        assert long.counts.split == 1
 
 
 def test_the_parts_of_a_translation_are_its_sentences() -> None:

@@ -281,8 +281,8 @@ class CTranslate2Translator(LineTranslator):
             )
         weights = [np.ones((len(ids), 1), np.float32) for ids in targets]
         for at, result in zip(filled, results, strict=True):
-            found = np.array(result.attention[0], np.float32)[: len(targets[at])]
-            weights[at] = np.pad(found, ((0, 0), (0, 1)))  # the end of the source was left out
+            rows = np.array(result.attention[0], np.float32)[: len(targets[at])]
+            weights[at] = np.pad(rows, ((0, 0), (0, 1)))  # the end of the source was left out
         return weights
 
     def _source(self, ids: Sequence[int]) -> list[str]:
