@@ -103,7 +103,7 @@ def export_run(
 def load_exportable(
     model: Path, format_: ExportFormat, stored: Stored, trust_plugins: bool = False
 ) -> LoadedModel:
-    """Load a run or checkpoint that can be exported; the arguments are those of :func:`export_run`.
+    """Load a run or checkpoint that can be exported, with the arguments of :func:`export_run`.
 
     Raises:
         NmtError: the model is missing, or cannot be exported.

@@ -48,7 +48,7 @@ SOURCE_TOKENS = 1024
 """Source tokens of a batch on a CPU, if `search.batch_tokens` is "auto"."""
 
 SHORTLIST_TOKENS = 512
-"""The same with a shortlist: more sentences in a batch mean more logits for each of them."""
+"""Source tokens of a batch with a shortlist; a larger batch has more logits for each sentence."""
 
 
 class CTranslate2Translator(LineTranslator):
