@@ -241,6 +241,21 @@ def test_lines_that_ctranslate2_cannot_search_alike_are_searched_in_torch(
 
 
 @needs_ctranslate2
+def test_windows_are_searched_ahead_and_come_in_order(trained: Path, tmp_path: Path) -> None:
+    run = random_run(tmp_path / "run", Subwords.load(trained), end=6.0)
+    _, exported = both(tmp_path / "exported", run, searched())
+    exported.config = replace(exported.config, window=2)
+    begun: list[int] = []
+    find = exported.find
+    exported.find = lambda some, count=1: (begun.append(len(some)), find(some, count))[1]  # type: ignore
+    lines = ["a dog", "a man", "two dogs", "the man", "a", "", "dogs", "the", "a cat"]
+    translations = exported.translate(lines)
+    first = next(translations)
+    assert begun == [2, 2, 1, 2]
+    assert [first, *translations] == [*map(exported.translate_text, lines)]
+
+
+@needs_ctranslate2
 def test_greedy_search_and_scores_of_given_targets_agree(trained: Path, tmp_path: Path) -> None:
     run = random_run(tmp_path / "run", Subwords.load(trained), end=6.0)
     config = build(SearchConfig, {"strategy": "greedy", "max_length_offset": 8}, "search")

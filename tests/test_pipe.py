@@ -153,6 +153,8 @@ def test_a_line_of_many_characters_is_cut_or_split_and_counted(
 class Counter:
     """A translator that does nothing, for streams that are longer than a model's patience."""
 
+    windows_ahead = 0
+
     def __init__(self) -> None:
         self.config = SearchConfig()
         self.counts = Counts()

@@ -505,6 +505,8 @@ def test_output_may_be_a_device(run: Path, tmp_path: Path) -> None:
 class Upper:
     """A translator to upper case that may lose the first line of each block."""
 
+    windows_ahead = 0
+
     def __init__(self, losing: bool = False) -> None:
         self.config = SearchConfig(window=2)
         self.counts = Counts()

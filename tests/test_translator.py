@@ -396,7 +396,7 @@ def test_minimum_bayes_risk_takes_what_the_others_agree_with() -> None:
 def test_minimum_bayes_risk_decides_among_the_same_samples_however_many_are_listed() -> None:
     strategy = {"name": "sample", "samples": 20, "temperature": 3.0}
     agreeing, line = translator(strategy=strategy, mbr="chrf"), "abcab"
-    [samples] = translator(strategy=strategy)._search(agreeing.encode([Request(line)]), [1])
+    [samples] = translator(strategy=strategy).search([line])
     texts = agreeing.subwords.decode_target([it.tokens for it in samples])
     assert len(set(texts)) < len(texts)
     values = expected_utilities(texts, metrics["chrf"])

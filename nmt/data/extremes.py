@@ -36,7 +36,7 @@ class Extremes:
         """
         return (
             len(tokens) > MUCH_LONGER * self.max_tokens
-            or sum(token in sentence_ends for token in tokens) > self.max_sentence_ends
+            or sum(map(sentence_ends.__contains__, tokens)) > self.max_sentence_ends
         )
 
 

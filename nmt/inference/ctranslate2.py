@@ -12,11 +12,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
@@ -47,8 +49,9 @@ ALMOST_NONE = 1e-6
 SOURCE_TOKENS = 1024
 """Source tokens of a batch on a CPU, if `search.batch_tokens` is "auto"."""
 
-SHORTLIST_TOKENS = 512
-"""Source tokens of a batch with a shortlist; a larger batch has more logits for each sentence."""
+FEWER_TOKENS = 512
+"""Source tokens of a batch with a beam, or with a shortlist, where a larger batch has more logits
+for each sentence."""
 
 
 class CTranslate2Translator(LineTranslator):
@@ -58,6 +61,7 @@ class CTranslate2Translator(LineTranslator):
     """
 
     engine = "ctranslate2"
+    windows_ahead = 3
 
     def __init__(
         self,
@@ -117,7 +121,10 @@ class CTranslate2Translator(LineTranslator):
     def find(
         self, sentences: dict[int, Sentence], count: int = 1
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Search each sentence by CTranslate2 where it searches alike, else by this package."""
+        """Search each sentence by CTranslate2 where it searches alike, else by this package.
+
+        CTranslate2 begins at the call, not when the first result is read.
+        """
         by_strategy: dict[Strategy | None, dict[int, Sentence]] = {}
         for at, sentence in sentences.items():
             by_strategy.setdefault(self._strategy_of(sentence), {})[at] = sentence
@@ -126,11 +133,13 @@ class CTranslate2Translator(LineTranslator):
             raise NmtError(
                 f"CTranslate2 has no such requirements on single lines; {use_engine('nmt')}"
             )
-        for strategy, alike in by_strategy.items():
-            assert strategy is not None
-            yield from self._find(replace(self.config, strategy=strategy), alike, count)
-        if rest:
-            yield from self.in_torch.find(rest, count)
+        begun: list[Iterable[tuple[int, list[Hypothesis]]]] = [
+            _Search(self, replace(self.config, strategy=strategy), alike, count)
+            for strategy, alike in by_strategy.items()
+            if strategy is not None
+        ]
+        last = (self.in_torch.find(rest, count) for _ in range(bool(rest)))
+        return chain.from_iterable(chain(begun, last))
 
     def _strategy_of(self, sentence: Sentence) -> Strategy | None:
         """Return the strategy of a sentence, None if CTranslate2 has no such search."""
@@ -145,87 +154,41 @@ class CTranslate2Translator(LineTranslator):
                 return None
         return sentence.strategy or self.config.strategy
 
-    def _find(
-        self, config: SearchConfig, sentences: dict[int, Sentence], count: int
-    ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        rows, options = config.strategy.rows_per_sentence, search_options(config)
-        cut = {}
-        # CTranslate2 lists at most as many hypotheses as its beam holds.
-        if count > rows:
-            cut, sentences = sentences, {}
-        for at, hypotheses in self._search_all(config, sentences, options):
-            # Greedy search has one hypothesis, cut or not: it displaces nothing.
-            if rows == 1 or all(hypothesis.finished for hypothesis in hypotheses):
-                yield at, hypotheses
-            else:
-                cut[at] = sentences[at]
-        # Cut hypotheses have displaced finished ones: search again with more patience.
-        patience = max(2, -(-count // rows))
-        options = {**options, "patience": patience, "num_hypotheses": patience * rows}
-        for at, hypotheses in self._search_all(config, cut, options):
-            yield at, best_first(hypotheses, count)[: max(rows, count)]
+    def begin(
+        self, sentences: Sequence[Sentence], limit: int, options: dict[str, Any]
+    ) -> Sequence[Any]:
+        """Begin to search a batch; return CTranslate2's future of each sentence.
 
-    def _search_all(
-        self, config: SearchConfig, sentences: dict[int, Sentence], options: dict[str, Any]
-    ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Search in batches of sentences of similar length."""
-        limits = {at: config.max_length(len(one.source)) for at, one in sentences.items()}
-        beyond = yield from self._search_batches(config, sentences, limits, options)
-        # A batch has one maximum length, the largest of its sentences. A sentence with a hypothesis
-        # beyond its own maximum is searched again, with sentences of the same maximum.
-        by_limit: dict[int, dict[int, Sentence]] = {}
-        for at in beyond:
-            by_limit.setdefault(limits[at], {})[at] = sentences[at]
-        for alike in by_limit.values():
-            yield from self._search_batches(config, alike, limits, options)
-
-    def _search_batches(
-        self,
-        config: SearchConfig,
-        sentences: dict[int, Sentence],
-        limits: dict[int, int],
-        options: dict[str, Any],
-    ) -> Generator[tuple[int, list[Hypothesis]], None, list[int]]:
-        """Search, and return the sentences with a hypothesis beyond the limit of the sentence."""
-        beyond: list[int] = []
-        waiting: list[tuple[Sequence[int], Any]] = []
+        Args:
+            sentences: sentences of similar length.
+            limit: maximum length of the translations, EOS included.
+            options: CTranslate2's options for the search.
+        """
         with _one_line(self._export):
-            for batch in self._batches(config, sentences):
-                results = self._model.translator.translate_batch(
-                    [self._source(sentences[at].source) for at in batch],
-                    # Sources are cut already; 0 turns off the limit of 1,024 that CTranslate2 has.
-                    max_input_length=0,
-                    max_decoding_length=max(limits[at] for at in batch),
-                    min_decoding_length=0,
-                    return_scores=True,
-                    return_end_token=True,
-                    use_vmap=self._uses_shortlist,
-                    # All batches are queued before the first result is read.
-                    asynchronous=True,
-                    **options,
-                )
-                waiting.append((batch, results))
-        penalty = getattr(config.strategy, "length_penalty", NoPenalty())
-        for batch, futures in waiting:
-            with _one_line(self._export):
-                results = [future.result() for future in futures]
-            for at, result in zip(batch, results, strict=True):
-                if max(map(len, result.hypotheses)) > limits[at]:
-                    beyond.append(at)
-                    continue
-                hypotheses = []
-                for tokens, score in zip(result.hypotheses, result.scores, strict=True):
-                    ids = [self._target_ids[token] for token in tokens]
-                    # CTranslate2 divides by a penalty, too; ours is of the log-probability.
-                    log_probability = score * len(ids) ** options["length_penalty"]
-                    finished = ids[-1] == EOS
-                    score = log_probability / penalty.divisor(float(len(ids)))
-                    tokens = ids[:-1] if finished else ids
-                    hypotheses.append(Hypothesis(tokens, log_probability, score, finished))
-                yield at, sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
-        return beyond
+            futures: Sequence[Any] = self._model.translator.translate_batch(
+                [self._source(sentence.source) for sentence in sentences],
+                # Sources are cut already; 0 turns off the limit of 1,024 that CTranslate2 has.
+                max_input_length=0,
+                max_decoding_length=limit,
+                min_decoding_length=0,
+                return_scores=True,
+                return_end_token=True,
+                use_vmap=self._uses_shortlist,
+                asynchronous=True,
+                **options,
+            )
+        return futures
 
-    def _batches(
+    def wait(self, futures: Sequence[Any]) -> list[Any]:
+        """Return the results of a batch."""
+        with _one_line(self._export):
+            return [future.result() for future in futures]
+
+    def ids(self, result: Any) -> list[list[int]]:
+        """Return the target ids of each hypothesis of a result."""
+        return [[*map(self._target_ids.__getitem__, tokens)] for tokens in result.hypotheses]
+
+    def batches(
         self, config: SearchConfig, sentences: dict[int, Sentence]
     ) -> Iterator[Sequence[int]]:
         """Yield sentences of similar length, the longest first."""
@@ -239,7 +202,7 @@ class CTranslate2Translator(LineTranslator):
     def _batch_limit(self, config: SearchConfig, rows: int = 1) -> int:
         """Return the number of source tokens of a batch."""
         if config.batch_tokens == "auto" and self._model.kind == "cpu":
-            return SHORTLIST_TOKENS if self._uses_shortlist else SOURCE_TOKENS
+            return FEWER_TOKENS if self._uses_shortlist or rows > 1 else SOURCE_TOKENS
         return max(1, config.batch_limit(self._model.kind) // rows)
 
     def log_probabilities(
@@ -291,6 +254,90 @@ class CTranslate2Translator(LineTranslator):
 
     def _target(self, ids: Sequence[int]) -> list[str]:
         return [self._target_tokens[id_] for id_ in ids if id_ != EOS]
+
+
+class _Queued(NamedTuple):
+    """A batch that CTranslate2 searches."""
+
+    lines: Sequence[int]
+    """Line numbers."""
+    results: Sequence[Any]
+    """A future for each line."""
+    is_patient: bool
+    """Whether each sentence gets more hypotheses than the beam holds."""
+
+
+class _Search:
+    """A search of sentences, which begins when it is made; iterate over the results."""
+
+    def __init__(
+        self,
+        translator: CTranslate2Translator,
+        config: SearchConfig,
+        sentences: dict[int, Sentence],
+        count: int,
+    ) -> None:
+        """Queue all sentences.
+
+        Args:
+            translator: translator of the model.
+            config: settings of the search.
+            sentences: sentences by line number.
+            count: number of hypotheses per sentence.
+        """
+        self._translator, self._sentences, self._count = translator, sentences, count
+        self._rows = config.strategy.rows_per_sentence
+        self._penalty = getattr(config.strategy, "length_penalty", NoPenalty())
+        self._options = search_options(config)
+        self._limits = {at: config.max_length(len(one.source)) for at, one in sentences.items()}
+        self._queue: deque[_Queued] = deque()
+        for lines in translator.batches(config, sentences):
+            # CTranslate2 lists at most as many hypotheses as its beam holds, without more patience.
+            self._add(lines, max(self._limits[at] for at in lines), count > self._rows)
+
+    def _add(self, lines: Sequence[int], limit: int, is_patient: bool) -> None:
+        """Queue a batch, whose translations have a maximum length, EOS included."""
+        options = self._options
+        if is_patient:
+            patience = max(2, -(-self._count // self._rows))
+            options = {**options, "patience": patience, "num_hypotheses": patience * self._rows}
+        results = self._translator.begin([self._sentences[at] for at in lines], limit, options)
+        self._queue.append(_Queued(lines, results, is_patient))
+
+    def __iter__(self) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Yield the hypotheses of each sentence; one without a whole result is queued again."""
+        count, rows = self._count, self._rows
+        while self._queue:
+            lines, results, is_patient = self._queue.popleft()
+            again: dict[tuple[int, bool], list[int]] = {}
+            for at, result in zip(lines, self._translator.wait(results), strict=True):
+                limit = self._limits[at]
+                hypotheses = self._hypotheses(result)
+                # A batch has one maximum length, the largest of its sentences.
+                if any(len(one.tokens) + one.finished > limit for one in hypotheses):
+                    again.setdefault((limit, is_patient), []).append(at)
+                # Greedy search has one hypothesis, cut or not.
+                elif rows == 1:
+                    yield at, hypotheses
+                # Cut hypotheses have displaced finished ones.
+                elif not is_patient and not all(one.finished for one in hypotheses):
+                    again.setdefault((limit, True), []).append(at)
+                else:
+                    yield at, best_first(hypotheses, count)[: max(rows, count)]
+            for (limit, patiently), alike in again.items():
+                self._add(alike, limit, patiently)
+
+    def _hypotheses(self, result: Any) -> list[Hypothesis]:
+        """Return the hypotheses of CTranslate2's result for a sentence."""
+        hypotheses = []
+        for ids, score in zip(self._translator.ids(result), result.scores, strict=True):
+            # CTranslate2 divides by a penalty, too; ours is of the log-probability.
+            log_probability = score * len(ids) ** self._options["length_penalty"]
+            score = log_probability / self._penalty.divisor(float(len(ids)))
+            if finished := ids[-1] == EOS:
+                ids.pop()
+            hypotheses.append(Hypothesis(ids, log_probability, score, finished))
+        return hypotheses
 
 
 def longer_than_tables(*sides: Sequence[Sequence[int]]) -> bool:

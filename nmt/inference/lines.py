@@ -9,8 +9,10 @@ from __future__ import annotations
 import copy
 import os
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -49,6 +51,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+Begun = Callable[[], list[list["Translation"]]]
+"""Finishes translations that have begun."""
+
 AnyTranslator = TypeVar("AnyTranslator", bound="LineTranslator")
 
 LONGER = 8
@@ -70,11 +75,14 @@ class LineTranslator(ABC):
         counts: what was translated so far, also by the translators of other languages of the model.
         engine: the engine that searches; chosen by "auto", with the reason or the export.
         reads_source: whether the model reads the source; a language model does not.
+        windows_ahead: number of windows that an engine with threads of its own has in its queue
+            while those before become text.
         on_sentence: called after the search of each sentence, to show progress; None for nothing.
     """
 
     engine = "nmt"
     reads_source = True
+    windows_ahead = 0
 
     def __init__(
         self, subwords: Subwords, config: SearchConfig, languages: Direction = ("", "")
@@ -89,7 +97,7 @@ class LineTranslator(ABC):
         self._by_target: dict[str | None, Any] = {}
 
     def translate(self, lines: Iterable[str | Request]) -> Iterator[str]:
-        """Yield one translation per line, in order; reads at most a window of lines ahead.
+        """Yield one translation per line, in order; reads at most a few windows of lines ahead.
 
         Raises:
             TypeError: `lines` is one string.
@@ -144,20 +152,36 @@ class LineTranslator(ABC):
         self, lines: Iterable[str | Request], options: TranslationOptions
     ) -> Iterator[list[Translation]]:
         waiting = chain.from_iterable(self.in_documents([line] for line in lines))
+        begun: deque[Begun] = deque()
         while window := list(islice(waiting, self.config.window)):
-            for line in window:
-                if isinstance(line, Request):
-                    with naming_line(line.text):
-                        line.check(self.config, options.count, self.subwords.context is not None)
-            requests = [
-                self._with_target(line if isinstance(line, Request) else Request(line))
-                for line in window
-            ]
+            begun.append(self._begin_window(window, options))
+            if len(begun) > self.windows_ahead:
+                yield from begun.popleft()()
+        for finish in begun:
+            yield from finish()
+
+    def _begin_window(self, lines: Sequence[str | Request], options: TranslationOptions) -> Begun:
+        """Begin to translate lines, which may have several target languages."""
+        for line in lines:
+            if isinstance(line, Request):
+                with naming_line(line.text):
+                    line.check(self.config, options.count, self.subwords.context is not None)
+        requests = [
+            self._with_target(line if isinstance(line, Request) else Request(line))
+            for line in lines
+        ]
+        begun = [
+            (indices, translator._begin_in_context([requests[at] for at in indices], options))
+            for translator, indices in self.by_target(requests)
+        ]
+
+        def finish() -> list[list[Translation]]:
             results: dict[int, list[Translation]] = {}
-            for translator, indices in self.by_target(requests):
-                translations = translator._in_context([requests[at] for at in indices], options)
-                results.update(zip(indices, translations, strict=True))
-            yield from (results[at] for at in range(len(requests)))
+            for indices, finish_target in begun:
+                results.update(zip(indices, finish_target(), strict=True))
+            return [results[at] for at in range(len(requests))]
+
+        return finish
 
     def in_documents(
         self, blocks: Iterable[Sequence[str | Request]]
@@ -170,15 +194,13 @@ class LineTranslator(ABC):
         context = self.subwords.context
         return iter(blocks) if not context else in_documents(blocks, context, self.subwords)
 
-    def _in_context(
-        self, requests: list[Request], options: TranslationOptions
-    ) -> list[list[Translation]]:
-        """Translate requests, each with the context that fits the model."""
+    def _begin_in_context(self, requests: list[Request], options: TranslationOptions) -> Begun:
+        """Begin to translate requests, each with the context that fits the model."""
         if (context := self.subwords.context) is None:
-            return self.translate_alone(requests, options)
+            return self._begin_alone(requests, options)
         fitted = fit(requests, context, self.config.max_source_length, self.subwords)
         check_form(fitted, context, options)
-        return self.translate_joined(fitted, context, options)
+        return partial(self.translate_joined, fitted, context, options)
 
     def translate_joined(
         self, requests: Sequence[Request], context: DocumentContext, options: TranslationOptions
@@ -219,33 +241,52 @@ class LineTranslator(ABC):
         self, requests: list[Request], options: TranslationOptions
     ) -> list[list[Translation]]:
         """Translate requests as they are, in the languages of this translator: split and join."""
+        return self._begin_alone(requests, options)()
+
+    def _begin_alone(self, requests: list[Request], options: TranslationOptions) -> Begun:
+        """Split requests and begin to translate their parts; the end joins these."""
         divided = [self._divided(request) for request in requests]
         self.counts.split += sum(any(len(sentence) > 1 for sentence in line) for line in divided)
         lines = [[*chain.from_iterable(line)] for line in divided]
-        results = iter(self._translate_parts([*chain.from_iterable(lines)], options))
-        translations = []
-        for _, *others in lines:
-            joined = next(results)
-            for part in others:
-                space = space_before(part.text, self.languages)
-                # The parts of a line may have found different numbers of translations.
-                pairs = zip(joined, next(results), strict=False)
-                joined = [first.followed_by(second, space) for first, second in pairs]
-            self.counts.empty += bool(joined[0].source.strip()) and not joined[0].text.strip()
-            translations.append(joined)
-        return translations
+        begun = self._begin_parts([*chain.from_iterable(lines)], options)
 
-    def _translate_parts(
-        self, requests: list[Request], options: TranslationOptions
-    ) -> list[list[Translation]]:
-        """Translate lines, each as one sentence: encode, search, decode, score and align."""
+        def finish() -> list[list[Translation]]:
+            results = iter(begun())
+            translations = []
+            for _, *others in lines:
+                joined = next(results)
+                for part in others:
+                    space = space_before(part.text, self.languages)
+                    # The parts of a line may have found different numbers of translations.
+                    pairs = zip(joined, next(results), strict=False)
+                    joined = [first.followed_by(second, space) for first, second in pairs]
+                self.counts.empty += bool(joined[0].source.strip()) and not joined[0].text.strip()
+                translations.append(joined)
+            return translations
+
+        return finish
+
+    def _begin_parts(self, requests: list[Request], options: TranslationOptions) -> Begun:
+        """Encode lines, each as one sentence, and begin the search."""
         # Without blank lines, which stay blank and need no search.
         sentences = self.encode(requests)
         counts = [request.n_best or options.count for request in requests]
         # With `mbr`, always search as for one translation. The ranked set then does not depend on
         # n-best, and samples stay independent.
         searched_for = counts if self.config.mbr is None else [1] * len(counts)
-        ranked = self.ranked(self._search(sentences, searched_for))
+        search = self._begin_search(sentences, searched_for)
+        return lambda: self._finish_parts(requests, options, sentences, counts, search())
+
+    def _finish_parts(
+        self,
+        requests: list[Request],
+        options: TranslationOptions,
+        sentences: dict[int, Sentence],
+        counts: list[int],
+        hypotheses: list[list[Hypothesis]],
+    ) -> list[list[Translation]]:
+        """Rank, decode, score and align the hypotheses of each line."""
+        ranked = self.ranked(hypotheses)
         # For a blank line, which is not searched.
         nothing = Hypothesis([], 0.0, 0.0, finished=True)
         lists = [
@@ -284,6 +325,8 @@ class LineTranslator(ABC):
             "\n".join((*request.context, request.text, *request.following)) for request in requests
         ]
         encoded = self.subwords.encode_source(texts)
+        extremes = self.subwords.extremes
+        sentence_ends = self.subwords.sentence_ends if extremes else frozenset()
         sentences = {}
         for at, (request, tokens) in enumerate(zip(requests, encoded, strict=True)):
             if not tokens or request.text.isspace():
@@ -295,35 +338,44 @@ class LineTranslator(ABC):
                     sentences[at] = request.encode(source, self.subwords, spaced)
             else:
                 sentences[at] = Sentence(source, self.subwords.tags[1], strategy=request.strategy)
-            if (extremes := self.subwords.extremes) and request.is_plain:
-                ends = self.subwords.sentence_ends
-                is_whole = self.config.on_long_line == "cut" and not self._splits(request)
-                self.counts.beyond_training += is_whole and extremes.are_exceeded(source, ends)
+            if (
+                extremes
+                and extremes.are_exceeded(source, sentence_ends)
+                and request.is_plain
+                and self.config.on_long_line == "cut"
+                and not self._splits(request)
+            ):
+                self.counts.beyond_training += 1
             self.counts.truncated += len(tokens) > most
             self.counts.unsplittable += len(tokens) > most and not request.is_plain
         return sentences
 
-    def _search(
+    def _begin_search(
         self, sentences: dict[int, Sentence], counts: Sequence[int]
-    ) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each line, up to its count; equal lines are searched once."""
-        results: list[list[Hypothesis]] = [[] for _ in counts]
+    ) -> Callable[[], list[list[Hypothesis]]]:
+        """Begin to search hypotheses of each line, up to its count; equal lines only once."""
         equal: dict[Hashable, list[int]] = {}
         for at, sentence in sentences.items():
             equal.setdefault((counts[at], sentence.key), []).append(at)
         lines = {same[0]: same for same in equal.values()}
+        begun = []
         # Lines with the same count share batches.
         for count in sorted(set(counts)):
             alike = {at: sentences[at] for at in lines if counts[at] == count}
-            lists = self.find(alike) if count == 1 else self.find_distinct(alike, count)
-            for first, hypotheses in lists:
+            begun.append(self.find(alike) if count == 1 else self.find_distinct(alike, count))
+
+        def finish() -> list[list[Hypothesis]]:
+            results: list[list[Hypothesis]] = [[] for _ in counts]
+            for first, hypotheses in chain.from_iterable(begun):
                 best = hypotheses[0]
                 for at in lines[first]:
                     results[at] = hypotheses
                     self.counts.target_tokens += len(best.tokens) + best.finished
                     if self.on_sentence:
                         self.on_sentence()
-        return results
+            return results
+
+        return finish
 
     def find_distinct(
         self, sentences: dict[int, Sentence], count: int
@@ -374,7 +426,8 @@ class LineTranslator(ABC):
             TypeError: `lines` is one string.
         """
         refuse_one_string(lines, "lines")
-        return self._search(self.encode([Request(line) for line in lines]), [1] * len(lines))
+        sentences = self.encode([Request(line) for line in lines])
+        return self._begin_search(sentences, [1] * len(lines))()
 
     def ranked(self, lists: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
         """Rank the hypotheses of each line by their agreement if `search.mbr` is set."""
@@ -401,7 +454,7 @@ class LineTranslator(ABC):
         """Return the sentences of a line, if they are split, each as its parts that fit."""
         splits_sentences = self._splits(request)
         splits_long = splits_sentences or self.config.on_long_line == "split"
-        if not request.is_plain or not (splits_sentences or splits_long):
+        if not splits_long or not request.is_plain:
             return [[request]]
         language = self.languages[0]
         texts = split_sentences(request.text, language) if splits_sentences else [request.text]

@@ -241,6 +241,8 @@ class Sentence:
     @property
     def key(self) -> Hashable:
         """Equal for equal sentences, which have the same hypotheses."""
+        if not (self.prefix or self.phrases or self.avoided):  # most are, and this is much faster
+            return tuple(self.source), self.strategy
         wishes = (tuple(map(tuple, lists)) for lists in (self.phrases, self.avoided))
         return tuple(self.source), tuple(self.prefix), *wishes, self.strategy
 

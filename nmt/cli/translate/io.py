@@ -213,7 +213,8 @@ def _shared(
     """Yield in every process its share of the blocks that the first process reads."""
     blocks: Iterable[Sequence[str | Request]] = repeat([])
     if world.is_main:
-        blocks = translator.in_documents(source.arriving(translator.config.window * world.size))
+        most = translator.config.window * (1 + translator.windows_ahead) * world.size
+        blocks = translator.in_documents(source.arriving(most))
     # An empty block tells all processes that the input has ended.
     for block in chain(blocks, [[]]):
         shared = world.gather(block)[0]
