@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,14 +10,13 @@ import torch
 from for_each import for_each
 from table_model import Sentence, TableModel, random_sources, unpad
 from tiny_models import VOCABULARY, some_sources, tiny
-from torch import Tensor
 
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.recipe.config import build
 from nmt.search import Beam, Greedy, LengthPenalty, Strategy, length_penalties
 from nmt.search.constraints import Forbidden
-from nmt.search.hypotheses import Continuations, top, top_on_gpu
+from nmt.search.hypotheses import Continuations, top_by_blocks
 
 NONE = length_penalties["none"]
 PENALTIES = [length_penalties[name] for name in length_penalties]
@@ -326,15 +324,13 @@ def test_a_mistaken_recipe_is_one_line(values: dict[str, object], message: str) 
     assert str(error.value) == message
 
 
-@for_each("find", [top, top_on_gpu])
+@for_each("are_strided", [False, True])
 @for_each("vocabulary", [700, 1280, 1283])
-def test_the_largest_values_are_found_wherever_they_lie(
-    vocabulary: int, find: Callable[[Tensor, int], tuple[Tensor, Tensor]]
-) -> None:
+def test_the_largest_values_are_found_wherever_they_lie(vocabulary: int, are_strided: bool) -> None:
     generator = torch.Generator().manual_seed(vocabulary)
     values = torch.randn(3, 2, vocabulary, generator=generator)
     values[0, 0, -9:] += 10  # all in one block, at the end
     values[1, 0, 64:] = float("-inf")
-    found, at = find(values, 8)
+    found, at = top_by_blocks(values, 8, are_strided)
     assert torch.equal(found, values.topk(8).values)
     assert torch.equal(values.gather(-1, at), found)
