@@ -198,7 +198,9 @@ class PackedLinear(nn.Module):
         # numbers of rows a process that translates grew by half a gigabyte in ten minutes. So the
         # number becomes a multiple of a power of two, and at most an eighth larger.
         if spare := -rows % (1 << max(0, (rows - 1).bit_length() - 4)):
-            x = F.pad(x.reshape(rows, inputs), (0, 0, 0, spare))
+            padded = x.new_empty(rows + spare, inputs)  # F.pad would fill all of it first
+            padded[:rows], padded[rows:] = x.reshape(rows, inputs), 0.0
+            x = padded
         product: Tensor = self._multiply(x.to(self.dtype), self._packed, self._bias, "none", [], "")
         return product[:rows].view(*shape, -1) if spare else product
 
