@@ -27,6 +27,8 @@ PAPER_NAMES = {
     "chrf": "chrF",
     "chrf++": "chrF++",
     "ter": "TER",
+    "wer": "WER",
+    "per": "PER",
     "comet": "COMET",
     "aer": "AER",
 }
