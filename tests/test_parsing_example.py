@@ -1,18 +1,32 @@
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from for_each import for_each
 
+from nmt.data.padding import as_rows
+from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
 from nmt.evaluation.bracketing import read_trees
+from nmt.models.transformer.model import architectures
+from nmt.subwords.learning import SubwordTraining, train_subwords
+from nmt.subwords.subwords import Subwords
 
-PATH = Path(__file__).parents[1] / "examples/parsing/trees.py"
-spec = importlib.util.spec_from_file_location("parsing_trees", PATH)
-trees = importlib.util.module_from_spec(spec)
-sys.modules["parsing_trees"] = trees
-spec.loader.exec_module(trees)
+
+def example(name: str):
+    """A module of the example."""
+    path = Path(__file__).parents[1] / f"examples/parsing/{name}.py"
+    spec = importlib.util.spec_from_file_location(f"parsing_{name}", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+trees, tree_beam = example("trees"), example("tree_beam")
 
 JOHN = "(TOP (S (NP (NNP John)) (VP (VBZ has) (NP (DT a) (NN dog))) (. .)))"
 SYMBOLS = "(S (NP NNP NP) (VP VBZ (NP DT NN NP) VP) . S)"
@@ -99,7 +113,7 @@ def test_brackets_are_counted_as_pyevalb_counts_them_but_for_repeated_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("PYEVALB", reason="pip install PYEVALB")
-    monkeypatch.syspath_prepend(PATH.parent)
+    monkeypatch.syspath_prepend(Path(str(trees.__file__)).parent)
     compare = importlib.import_module("compare")
     noun, particle = "(NP (NP (NN {0})) (, ,))", "(VP (VB {0}) (PRT (RP {0})))"
     gold = [
@@ -117,3 +131,40 @@ def test_brackets_are_counted_as_pyevalb_counts_them_but_for_repeated_ones(
 def test_a_directory_without_trees_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NmtError, match=r"no files wsj_\*.mrg"):
         trees.split(tmp_path, tmp_path / "out", "words")
+
+
+def test_a_search_with_random_weights_finds_well_formed_trees_alone(tmp_path: Path) -> None:
+    labels = ["NP", "VP", "S"]
+    brackets = [f"▁{piece}" for label in labels for piece in (f"({label}", f"{label})")]
+    training = SubwordTraining(
+        vocab_size=45, normalization="identity", byte_fallback=False, user_defined_symbols=brackets
+    )
+    lines = ["(S (NP the dog NP) (VP sees (NP a cat NP) VP) S)", "the cat and a dog see the tree"]
+    (tmp_path / "subwords.model").write_bytes(train_subwords(lines, training))
+    subwords = Subwords((tmp_path / "subwords.model").read_bytes())
+    sentences = ["the dog sees", "a", "a cat and the dog see the tree and a tree"]
+    encoded = [[*tokens, EOS] for tokens in subwords.encode_source(sentences)]
+    source = as_rows(encoded)
+    strategy = tree_beam.TreeBeam(
+        name="tree_beam", beam=3, subwords=str(tmp_path / "subwords.model")
+    )
+    config = replace(architectures["transformer_tiny"], d_model=16, d_ff=16, heads=2)
+    for seed in range(5):
+        torch.manual_seed(seed)
+        size = subwords.target_size
+        model = config.build(size, size, True).eval()
+        limits = torch.tensor([len(tokens) + 3 * seed for tokens in encoded])
+        with torch.no_grad():
+            found = strategy.search(model, source, limits, count=3)
+        for sentence, hypotheses in zip(sentences, found, strict=True):
+            for hypothesis in hypotheses:
+                assert hypothesis.finished
+                [text] = subwords.decode_target([hypothesis.tokens])
+                tree, is_whole = trees.restore(sentence.split(), text.split())
+                assert is_whole
+                assert tree.words() == sentence.split()
+
+
+def test_a_search_for_trees_needs_a_model_with_brackets(tmp_path: Path) -> None:
+    with pytest.raises(NmtError, match=r"no SentencePiece model '.*'; set its key subwords"):
+        tree_beam.brackets_of(str(tmp_path / "missing.model"))
