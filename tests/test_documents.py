@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +111,16 @@ def test_forged_values_cost_one_line(values: dict[str, object], problem: str) ->
 
 def test_a_missing_key_is_refused_also_where_it_has_a_default() -> None:
     document = json.loads(SHELVES.text(SHELF))
-    del document["share"]
-    with pytest.raises(NmtError, match=r"values.share: a value is missing"):
+    del document["labels"]
+    with pytest.raises(NmtError, match=r"values.labels: a value is missing"):
         SHELVES.parse(json.dumps(document), "here")
+
+
+def test_a_key_that_was_added_later_may_be_missing_where_none_is_its_default() -> None:
+    document = json.loads(SHELVES.text(SHELF))
+    del document["share"], document["checksum"]
+    text = json.dumps(document | {"checksum": _checksum(document)})
+    assert SHELVES.parse(text, "here") == replace(SHELF, share=None)
 
 
 def test_another_version_is_refused_with_both() -> None:

@@ -609,6 +609,7 @@ def test_markup_goes_without_other_forms(trained: Path, nmt: Command) -> None:
     done = nmt("translate", "--model", trained, "--markup", "html", "--json")
     assert done.status == 2
     refused = (
-        "--markup goes without --prefix, --require, --avoid, --json-input, --n-best and --json"
+        "--markup goes without --prefix, --require, --avoid, --json-input, --n-best, --json and "
+        "--retry"
     )
     assert refused in done.err

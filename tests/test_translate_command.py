@@ -108,7 +108,7 @@ def test_stdin_is_translated_to_stdout_and_talk_goes_to_stderr(run: Path, tmp_pa
     )
     assert done.stdout == expected(run, LINES)
     report = r"translated 6 lines in [\d.]+ s: [\d.]+ sentences/s, [\d.]+ target tokens/s\n"
-    assert re.fullmatch(report, done.stderr.decode())
+    assert re.fullmatch(f"{report}nmt: warning: translations with flags,.*\n", done.stderr.decode())
 
 
 def test_empty_input_gives_empty_output(run: Path, tmp_path: Path) -> None:
@@ -542,7 +542,7 @@ def test_lines_that_were_cut_split_or_lost_their_text_are_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     upper = Upper()
-    upper.counts = Counts(0, 5, 2, 3, 4, 6)
+    upper.counts = Counts(0, 5, 2, 3, 4, 6, 7)
     translate_stream(upper, stream(b"a\n"), io.BytesIO(), World())  # type: ignore[arg-type]
     assert capsys.readouterr().err.splitlines()[1:] == [
         "nmt: warning: lines cut to 1024 pieces: 1; "
@@ -555,6 +555,8 @@ def test_lines_that_were_cut_split_or_lost_their_text_are_reported(
         "nmt: warning: lines split into parts of at most 1024 pieces: 2",
         "nmt: warning: empty translations of lines that are not blank: 3; "
         "train longer, or raise --alpha",
+        "nmt: warning: translations with flags, such as a repetition or an unusual length: 7; "
+        "--json names the flags, and --retry searches again",
     ]
 
 

@@ -118,6 +118,11 @@ class CTranslate2Translator(LineTranslator):
             raise NmtError(f"an export cannot do this; give the run, or {use_engine('nmt')}")
         return self._load_in_torch().in_direction_of(self)
 
+    def check_retry(self) -> None:
+        """Refuse to search lines again, without loading the model into this package."""
+        if self._load_in_torch is None:
+            raise NmtError(f"retry: an export cannot do this; give the run, or {use_engine('nmt')}")
+
     def find(
         self, sentences: dict[int, Sentence], count: int = 1
     ) -> Iterator[tuple[int, list[Hypothesis]]]:

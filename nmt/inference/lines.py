@@ -28,6 +28,7 @@ from nmt.inference.documents import (
     joined_key,
     narrowed,
 )
+from nmt.inference.flags import flags_of, is_untranslated
 from nmt.inference.request import (
     Counts,
     Request,
@@ -41,6 +42,7 @@ from nmt.io.lines import refuse_one_string
 from nmt.languages import has_spaces
 from nmt.messages import warn
 from nmt.search import Hypothesis
+from nmt.search.careful import CarefulBeam
 from nmt.search.config import SearchConfig
 from nmt.subwords.segmenters import TAG
 from nmt.subwords.subwords import Subwords
@@ -120,6 +122,7 @@ class LineTranslator(ABC):
         count: int = 1,
         scored: bool = False,
         aligned: Unit | None = None,
+        retry: bool = False,
     ) -> Iterator[list[Translation]]:
         """Yield at least one and at most `count` translations per line, best first, in order.
 
@@ -134,18 +137,23 @@ class LineTranslator(ABC):
                 model over the translations.
             aligned: unit to align with the source, in another pass of the model, or None; see
                 :attr:`usual_unit`.
+            retry: whether to search a line whose best translation has flags again, by
+                :class:`nmt.search.careful.CarefulBeam`, and keep the list with the better first
+                translation: fewer flags, then a higher log-probability per token.
 
         Raises:
-            NmtError: the strategy never finds so many translations, or the unit is unknown, and no
-                line has been read; or a request cannot be fulfilled.
+            NmtError: the strategy never finds so many translations, the unit is unknown, or an
+                export cannot retry, and no line has been read; or a request cannot be fulfilled.
             TypeError: `lines` is one string.
         """
         refuse_one_string(lines, "lines")
         self.config.check_count(count)
         check_unit(aligned)
+        if retry:
+            self.check_retry()
         # No generator itself, so that wrong arguments are refused at the call.
         return self._by_window(
-            lines, TranslationOptions(count=count, scored=scored, aligned=aligned)
+            lines, TranslationOptions(count=count, scored=scored, aligned=aligned, retry=retry)
         )
 
     def _by_window(
@@ -261,6 +269,7 @@ class LineTranslator(ABC):
                     pairs = zip(joined, next(results), strict=False)
                     joined = [first.followed_by(second, space) for first, second in pairs]
                 self.counts.empty += bool(joined[0].source.strip()) and not joined[0].text.strip()
+                self.counts.flagged += bool(joined[0].flags)
                 translations.append(joined)
             return translations
 
@@ -270,6 +279,36 @@ class LineTranslator(ABC):
         """Encode lines, each as one sentence, and begin the search."""
         # Without blank lines, which stay blank and need no search.
         sentences = self.encode(requests)
+        begun = self._begin_sentences(requests, sentences, options)
+        if not options.retry:
+            return begun
+        return lambda: self._with_retries(begun(), requests, sentences, options)
+
+    def _with_retries(
+        self,
+        translations: list[list[Translation]],
+        requests: Sequence[Request],
+        sentences: dict[int, Sentence],
+        options: TranslationOptions,
+    ) -> list[list[Translation]]:
+        """Search flagged lines again, and return the better translations of each line."""
+        flagged = [at for at, (best, *_) in enumerate(translations) if best.flags]
+        again = {}
+        for number, at in enumerate(flagged):
+            strategy = CarefulBeam.like(sentences[at].strategy or self.config.strategy)
+            again[number] = replace(sentences[at], strategy=strategy)
+        finish = self._begin_sentences([requests[at] for at in flagged], again, options)
+        for at, others in zip(flagged, finish(), strict=True):
+            translations[at] = min(translations[at], others, key=lambda ranking: ranking[0].rank)
+        return translations
+
+    def _begin_sentences(
+        self,
+        requests: Sequence[Request],
+        sentences: dict[int, Sentence],
+        options: TranslationOptions,
+    ) -> Begun:
+        """Begin the search of lines whose sentences, by line number, are encoded."""
         counts = [request.n_best or options.count for request in requests]
         # With `mbr`, always search as for one translation. The ranked set then does not depend on
         # n-best, and samples stay independent.
@@ -279,7 +318,7 @@ class LineTranslator(ABC):
 
     def _finish_parts(
         self,
-        requests: list[Request],
+        requests: Sequence[Request],
         options: TranslationOptions,
         sentences: dict[int, Sentence],
         counts: list[int],
@@ -301,7 +340,14 @@ class LineTranslator(ABC):
         certain = (0.0,) if options.scored else ()
         translations = [
             [
-                Translation(request.text, next(texts), one, () if at in sentences else certain)
+                Translation(
+                    request.text,
+                    next(texts),
+                    one,
+                    flags=flags_of(sentences[at].source, one, self.subwords.extremes),
+                )
+                if at in sentences
+                else Translation(request.text, next(texts), one, certain)
                 for one in ranking
             ]
             for at, (request, ranking) in enumerate(zip(requests, lists, strict=True))
@@ -486,6 +532,9 @@ class LineTranslator(ABC):
     def search_alone(self) -> None:
         """Search all batches in this process, which may be a worker itself."""
 
+    def check_retry(self) -> None:  # noqa: B027
+        """Raise an NmtError if the translator cannot search lines again."""
+
     @property
     def in_torch(self) -> LineTranslator:
         """The translator of the same model in this package, whose engine can do everything."""
@@ -604,7 +653,10 @@ class LineTranslator(ABC):
         ):
             links = linked(translation.source, line, translation.text, text, pair_weights, unit)
             starts = (piece_starts(line), piece_starts(text)) if unit == "pieces" else None
-            aligned.append(replace(translation, links=links, piece_starts=starts))
+            flags = translation.flags
+            if is_untranslated(pair_weights):
+                flags = (*flags, "untranslated")
+            aligned.append(replace(translation, links=links, piece_starts=starts, flags=flags))
         return aligned
 
     def fields(self, translation: Translation, aligned: Unit | None = None) -> dict[str, Any]:
@@ -629,6 +681,7 @@ class LineTranslator(ABC):
             "score": hypothesis.score,
             "log_probability": hypothesis.log_probability,
             "finished": hypothesis.finished,
+            "flags": list(translation.flags),
             "tokens": self.subwords.target_pieces(hypothesis.output),
             "token_log_probabilities": list(translation.token_log_probabilities),
             **units,

@@ -12,6 +12,7 @@ from unicodedata import category
 
 from nmt.errors import NmtError
 from nmt.inference.alignment import Links, Unit, numbered
+from nmt.inference.flags import Flag
 from nmt.io.lines import refuse_one_string
 from nmt.recipe.config import build
 from nmt.search import Hypothesis, Strategy
@@ -217,6 +218,8 @@ class TranslationOptions:
     """Whether to compute the log-probability of each token."""
     aligned: Unit | None = None
     """Unit to align with the source; None for no alignments."""
+    retry: bool = False
+    """Whether to search flagged lines again."""
 
 
 @dataclass(frozen=True)
@@ -287,6 +290,8 @@ class Counts:
     """Sources cut that are never split, because their requests ask for more than a translation."""
     beyond_training: int = 0
     """Sources much longer than in training, or of more sentences, that could have been split."""
+    flagged: int = 0
+    """Lines whose translation has a flag."""
 
 
 @dataclass(frozen=True)
@@ -315,6 +320,15 @@ class Translation:
     part_starts: tuple[tuple[int, int], ...] = ((0, 0),)
     """Offsets in source and text at which each part of a line that was split begins; the white
     space between two parts belongs to the second one."""
+
+    flags: tuple[Flag, ...] = ()
+    """Signs that the translation went wrong."""
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Key that sorts translations of a line: by flags, then by log-probability per token."""
+        hypothesis = self.hypothesis
+        return len(self.flags), -hypothesis.log_probability / max(1, len(hypothesis.output))
 
     def units(self) -> tuple[list[str], list[str]]:
         """Return the words, or pieces, of the source and of the text, which `alignment` numbers."""
@@ -371,6 +385,7 @@ class Translation:
                 *self.part_starts,
                 *((len(self.source) + at, len(self.text) + to) for at, to in other.part_starts),
             ),
+            tuple(dict.fromkeys((*self.flags, *other.flags))),
         )
 
 

@@ -7,7 +7,7 @@ line per input line, in the same order; a blank line has an empty translation.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import chain
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from nmt.data.directions import Direction
 from nmt.data.padding import as_groups, as_rows
+from nmt.errors import NmtError
 from nmt.inference.alignment import (
     attention_weights,
     next_log_probabilities,
@@ -163,7 +164,7 @@ class Translator(LineTranslator):
         device = self.device
         source = as_rows([sentence.source for sentence in sentences]).to(device)  # [B, S]
         lengths = [self.config.max_length(len(sentence.source)) for sentence in sentences]
-        constraints: Sequence[Constraint] = self.config.constraints
+        constraints: Sequence[Constraint] = [*self.config.constraints, *strategy.constraints]
         phrases = None
         if any(sentence.avoided for sentence in sentences):
             avoided = as_groups([sentence.avoided for sentence in sentences]).to(device)
@@ -187,6 +188,9 @@ class Translator(LineTranslator):
             results = vocabulary.search(strategy, source, max_lengths, constraints, phrases, count)
         if self.config.coverage_penalty:
             results = with_coverage(results, self.model, source, self.config.coverage_penalty)
+        elif strategy.coverage_penalty:
+            with suppress(NmtError):  # the model has no attention
+                results = with_coverage(results, self.model, source, strategy.coverage_penalty)
         return results
 
     def log_probabilities(

@@ -34,6 +34,11 @@ class Strategy(ABC):
     """Name of the setting for the number of hypotheses, if the strategy has one."""
     places_phrases: ClassVar[bool] = False
     """Whether the strategy finds outputs with required phrases."""
+    constraints: ClassVar[tuple[Constraint, ...]] = ()
+    """Constraints that belong to the strategy, besides those of the configuration."""
+    coverage_penalty: ClassVar[float] = 0.0
+    """Coverage penalty of the strategy where the configuration has none; only for models with
+    attention."""
 
     name: str = ""
     """Name of the search strategy whose values the other keys override."""

@@ -57,11 +57,8 @@ def open_run(
         if (adaptation := experiment.model.adaptation) is not None:
             find_base(experiment.train.init_from, path, subwords, adaptation).save(path)
         if subwords.context is None:  # else training joins sentences, and lines are never split
-            train = dataset.split("train")
-            subwords.extremes = Extremes(
-                max_tokens=int(train.source_lengths.max(initial=0)),
-                max_sentence_ends=train.most_of("source", [*subwords.sentence_ends]),
-            )
+            ends = [*subwords.sentence_ends]
+            subwords.extremes = Extremes.of_training(dataset.split("train"), ends)
         Run.create(
             path,
             languages=(manifest.source_lang, manifest.target_lang),

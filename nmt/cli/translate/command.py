@@ -30,6 +30,8 @@ INPUT = "Input and output"
 
 SPEED = "Speed"
 
+UNUSUAL = "Unusual lines"
+
 Text = Annotated[
     Path | None,
     typer.Argument(
@@ -179,6 +181,16 @@ Markup = Annotated[
     ),
 ]
 
+Retry = Annotated[
+    bool,
+    typer.Option(
+        "--retry",
+        help="Search lines whose translation has flags again, without repeated n-grams and with "
+        "the coverage penalty, and keep the better translation.",
+        rich_help_panel=UNUSUAL,
+    ),
+]
+
 Device = Annotated[
     str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:N or auto.", rich_help_panel=SPEED)
 ]
@@ -255,7 +267,7 @@ FLAGS = {
         "--top-p": "search.strategy.top_p",
         "--seed": "search.strategy.seed",
     },
-    "Unusual lines": {
+    UNUSUAL: {
         "--split-sentences/--no-split-sentences": "search.split_sentences",
         "--on-long-line": "search.on_long_line",
         "--on-invalid-utf8": "search.on_invalid_utf8",
@@ -282,6 +294,7 @@ def translate(
     alignments: Alignments = False,
     alignment_unit: AlignmentUnit = None,
     markup: Markup = None,
+    retry: Retry = False,
     source_lang: SourceLang = None,
     target_lang: TargetLang = None,
     *,
@@ -300,7 +313,8 @@ def translate(
     model's recipe. docs/outputs.md describes the terminal, --n-best, --json and unusual input.
     """
     requirements = json_input or prefix or require or avoid
-    _check_form(as_json, alignments, alignment_unit, markup, requirements or n_best or as_json)
+    others = requirements or n_best or as_json or retry
+    _check_form(as_json, alignments, alignment_unit, markup, others)
     _refuse(workers and threads, "give either --workers, of one thread each, or --threads")
     lines = _requests(text, input_, json_input, prefix, require, avoid)
     check_output(output, *lines.paths)
@@ -337,7 +351,7 @@ def translate(
         if search.split_sentences and translator.subwords.context is not None and world.is_main:
             warn("--split-sentences: the model was trained on documents, and reads lines whole")
         unit = alignment_unit or translator.usual_unit if alignments else None
-        form = Form(count=n_best, is_json=as_json, aligned=unit, dialect=markup)
+        form = Form(count=n_best, is_json=as_json, aligned=unit, dialect=markup, retry=retry)
         lines.configure(translator.config, translator.subwords.context is not None)
         chosen = translator.engine if engine == "auto" else ""
         translate_stream(translator, lines, target, world, form, chosen)
@@ -392,7 +406,8 @@ def _check_form(
     _refuse(unit and not alignments, "--alignment-unit needs --alignments")
     _refuse(
         markup and others,
-        "--markup goes without --prefix, --require, --avoid, --json-input, --n-best and --json",
+        "--markup goes without --prefix, --require, --avoid, --json-input, --n-best, --json and "
+        "--retry",
     )
 
 

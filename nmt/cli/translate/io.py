@@ -39,6 +39,8 @@ class Form:
     """Unit to align, in JSON."""
     dialect: Dialect | None = None
     """Markup of the lines, which are translated without their tags."""
+    retry: bool = False
+    """Whether to search flagged lines again."""
 
 
 def translate_block(
@@ -49,7 +51,9 @@ def translate_block(
 ) -> list[str]:
     """Return the output for each line; `numbers` are the numbers of the lines, from 0."""
     if form.is_json:
-        by_line = translator.translations(lines, form.count or 1, scored=True, aligned=form.aligned)
+        by_line = translator.translations(
+            lines, form.count or 1, scored=True, aligned=form.aligned, retry=form.retry
+        )
         # If lines are missing, `translate_stream` says how many.
         return [
             _json(translator, number, translations, form)
@@ -62,11 +66,13 @@ def translate_block(
             raise NmtError("--markup: the model translates lines in their context, without tags")
         return list(translate_markup(translator, map(str, lines), form.dialect))
     if form.count:
-        by_line = translator.translations(lines, form.count)
+        by_line = translator.translations(lines, form.count, retry=form.retry)
         return [
             "\n".join(f"{number} ||| {_moses(translation)}" for translation in translations)
             for number, translations in zip(numbers, by_line, strict=False)
         ]
+    if form.retry:
+        return [best.text for best, *_ in translator.translations(lines, retry=True)]
     return list(translator.translate(lines))
 
 
@@ -177,7 +183,7 @@ def _progress(
 
 
 def _report(lines: int, seconds: float, counts: list[float], longest: int) -> None:
-    target_tokens, truncated, split, empty, unsplittable, beyond_training = counts
+    target_tokens, truncated, split, empty, unsplittable, beyond_training, flagged = counts
     say(
         f"translated {lines} lines in {seconds:.1f} s: {lines / seconds:.1f} sentences/s, "
         f"{target_tokens / seconds:.1f} target tokens/s"
@@ -204,6 +210,11 @@ def _report(lines: int, seconds: float, counts: list[float], longest: int) -> No
         warn(
             f"empty translations of lines that are not blank: {empty:.0f}; "
             "train longer, or raise --alpha"
+        )
+    if flagged:
+        warn(
+            f"translations with flags, such as a repetition or an unusual length: {flagged:.0f}; "
+            "--json names the flags, and --retry searches again"
         )
 
 
