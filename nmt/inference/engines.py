@@ -24,6 +24,7 @@ from nmt.recipe.config import build
 from nmt.recipe.plugins import not_imported
 from nmt.recipe.registry import unknown
 from nmt.runs import Checkpoint, Run, find_checkpoint
+from nmt.runs.calibration import Calibration
 from nmt.runs.exports import Export
 from nmt.runs.recipe import import_plugins_of_run
 from nmt.runtime.distributed import pick_device
@@ -298,9 +299,28 @@ def pick_engine(
         raise NmtError(f"engine ctranslate2: one model, not {len(paths)}; {use_engine('nmt')}")
     if name == "nmt" or len(paths) > 1:
         refuse_exports(paths)
+    load = partial(_load_with_confidence, ENGINES[name])
     if name != "nmt":  # CTranslate2 itself refuses a precision
-        return ENGINES[name], None
-    return ENGINES[name], check_precision(execution.precision, execution.kind)
+        return load, None
+    return load, check_precision(execution.precision, execution.kind)
+
+
+def _load_with_confidence(
+    engine: Engine,
+    paths: Sequence[Path],
+    search: SearchConfig,
+    execution: Execution,
+    trust_plugins: bool = False,
+) -> LineTranslator:
+    """Load a translator; of one calibrated run or checkpoint, with its confidence."""
+    translator = engine(paths, search, execution, trust_plugins)
+    path = paths[0]
+    if len(paths) == 1 and not Export.exists(path):
+        calibration = Calibration.load(path if Run.exists(path) else path.resolve().parent)
+        # A calibration of other weights says nothing about this model.
+        if calibration and calibration.weights == find_checkpoint(path)[1].digest:
+            translator.confidence = calibration.confidence
+    return translator
 
 
 def load_translator(

@@ -41,6 +41,7 @@ from nmt.inference.splitting import parts, space_before, split_sentences
 from nmt.io.lines import refuse_one_string
 from nmt.languages import has_spaces
 from nmt.messages import warn
+from nmt.runs.confidence import Confidence
 from nmt.search import Hypothesis
 from nmt.search.careful import CarefulBeam
 from nmt.search.config import SearchConfig
@@ -80,6 +81,7 @@ class LineTranslator(ABC):
         windows_ahead: number of windows that an engine with threads of its own has in its queue
             while those before become text.
         on_sentence: called after the search of each sentence, to show progress; None for nothing.
+        confidence: how sure to be of a translation; None if the run is not calibrated.
     """
 
     engine = "nmt"
@@ -94,6 +96,7 @@ class LineTranslator(ABC):
         self.languages = languages
         self.counts = Counts()
         self.on_sentence: Callable[[], object] | None = None
+        self.confidence: Confidence | None = None
         self._general = subwords, config, languages
         self._chosen_source: str | None = None
         self._by_target: dict[str | None, Any] = {}
@@ -270,6 +273,8 @@ class LineTranslator(ABC):
                     joined = [first.followed_by(second, space) for first, second in pairs]
                 self.counts.empty += bool(joined[0].source.strip()) and not joined[0].text.strip()
                 self.counts.flagged += bool(joined[0].flags)
+                if options.scored and self.confidence:
+                    joined = [*map(self._with_confidence, joined)]
                 translations.append(joined)
             return translations
 
@@ -621,6 +626,13 @@ class LineTranslator(ABC):
         target_tokens = self.subwords.encode_target(list(targets))
         return [[*ids, EOS] for ids in source_tokens], [[*ids, EOS] for ids in target_tokens]
 
+    def _with_confidence(self, translation: Translation) -> Translation:
+        """Return a scored translation with the confidence in it; the run is calibrated."""
+        assert self.confidence is not None
+        log_probs = translation.token_log_probabilities
+        value = self.confidence.of(log_probs, translation.source, translation.text)
+        return replace(translation, confidence=value)
+
     def _with_scores(
         self, translations: Sequence[Translation], sources: Sequence[list[int]]
     ) -> list[Translation]:
@@ -685,6 +697,7 @@ class LineTranslator(ABC):
             "tokens": self.subwords.target_pieces(hypothesis.output),
             "token_log_probabilities": list(translation.token_log_probabilities),
             **units,
+            **({} if translation.confidence is None else {"confidence": translation.confidence}),
         }
 
     @property

@@ -324,6 +324,10 @@ class Translation:
     flags: tuple[Flag, ...] = ()
     """Signs that the translation went wrong."""
 
+    confidence: float | None = None
+    """Probability that the translation is good, as :class:`nmt.runs.confidence.Confidence` defines;
+    None if it was not scored, or the run is not calibrated."""
+
     @property
     def rank(self) -> tuple[int, float]:
         """Key that sorts translations of a line: by flags, then by log-probability per token."""

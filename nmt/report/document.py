@@ -23,6 +23,7 @@ from nmt.recipe.config import flatten, json_values
 from nmt.report.charts import Chart, Panel, panels
 from nmt.report.log import Axis, Curve, Log, read_log
 from nmt.runs import LOG, Run
+from nmt.runs.calibration import Calibration
 from nmt.runs.translations import kept_translations, read_translations
 
 NOT_KEPT = "The run keeps no translations: they are written where train.valid_metrics has a metric."
@@ -162,6 +163,7 @@ class RunReport:
             "last": self._scores(log, max(log.validation, default=None)),
             "fingerprint": run.data,
             "recipe": json_values(run.recipe),
+            "confidence": _confidence(run),
         }
 
     @staticmethod
@@ -344,6 +346,18 @@ def repeats(text: str, reference: str, unspaced: bool = False) -> bool:
         for line in units
     )
     return any(count > max(1, allowed[ngram]) for ngram, count in counts.items())
+
+
+def _confidence(run: Run) -> dict[str, Any] | None:
+    """Return how reliable the confidence in translations is; None without a calibration."""
+    calibration = Calibration.load(run.path)
+    if calibration is None or (confidence := calibration.confidence) is None:
+        return None
+    return {
+        "median_chrf": confidence.median_chrf,
+        "calibration_error": confidence.calibration_error,
+        "bins": [vars(one) for one in confidence.bins],
+    }
 
 
 def _points(curve: Curve) -> dict[str, Sequence[float | None]]:

@@ -12,7 +12,7 @@ import yaml
 from nmt.data.dataset import Dataset
 from nmt.io.page import html_page
 from nmt.messages import duration
-from nmt.report.charts import COLOURS, FRAME, Chart, Panel, describe
+from nmt.report.charts import COLOURS, FRAME, Chart, Line, Panel, describe
 from nmt.report.document import ABSENT, RunReport, curves, dataset_facts
 from nmt.report.log import Axis
 
@@ -43,6 +43,8 @@ def page(report: RunReport) -> str:
         datasets(document),
         translations(document),
     ]
+    if any(run["confidence"] for run in document["runs"]):
+        sections.append(section("confidence", "Confidence", *_confidence(document["runs"])))
     drawn = {
         **document,
         "curves": curves(report.panels, thin=True),
@@ -346,6 +348,26 @@ def _translations(facts: Mapping[str, Any]) -> list[str]:
         paragraph(note),
         folded(title, *worst),
     ]
+
+
+def _confidence(runs: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a note, and the reliability diagram of each calibrated run."""
+    note = (
+        "How often lines with a confidence are good, which means that their chrF is above the "
+        "median of the validation set; by cross-validation. The thin line is perfect."
+    )
+    figures = []
+    perfect = Line("perfect", (0.0, 1.0), (0.0, 1.0), colour=1, thin=True)
+    for number, run in enumerate(runs):
+        if (about := run["confidence"]) is None:
+            continue
+        x, y = ([one[key] for one in about["bins"]] for key in ("confidence", "good"))
+        chart = Chart([perfect, Line(run["name"], x, y)], "confidence", "share of good lines")
+        error = f"expected calibration error {about['calibration_error']:.3f}"
+        title = f"{run['name']}: {error}, median chrF {about['median_chrf']:.1f}"
+        svg = chart.inline(f"confidence{number}", f"{title}; {describe(chart.lines)}")
+        figures.append(f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>")
+    return [paragraph(note), f'<div class="charts">{"".join(figures)}</div>']
 
 
 def titled(title: str, facts: str, sections: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Ranges of the inputs of linear layers, so that int8 computes a line alike in any batch."""
+"""Results of ``nmt calibrate``: ranges for int8, and the confidence in translations."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nmt.io import files
 from nmt.io.documents import DocumentFormat
+from nmt.runs.confidence import Confidence
 
 CALIBRATION = "calibration.json"
 
@@ -18,12 +19,17 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Ranges of the inputs of a checkpoint's linear layers."""
+    """Measurements of a checkpoint.
+
+    With the ranges of the inputs of linear layers, int8 computes a line alike in any batch.
+    """
 
     weights: str
     """SHA-256 of the checkpoint's weights."""
     ranges: dict[str, Range]
     """Smallest and largest input of each layer, by its name in the model."""
+    confidence: Confidence | None = None
+    """None if the validation set is too small, or the model is of documents."""
 
     def save(self, run: Path) -> Path:
         """Write the calibration into a run, replacing an older calibration, and return its path."""
