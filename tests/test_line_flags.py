@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,6 +146,20 @@ def test_flags_are_in_json_and_counted(trained: Path, corpus: Path, nmt: Command
     assert sum(bool(line["flags"]) for line in lines) <= flagged
     plain = nmt("translate", "--model", trained, "--retry", text)
     assert plain.out.splitlines() == [line["text"] for line in lines]
+
+
+@pytest.mark.full
+def test_broken_lines_are_counted(trained: Path, corpus: Path) -> None:
+    texts = ("--source", corpus / "test.en", "--reference", corpus / "test.de")
+    script = Path(__file__).parents[1] / "benchmarks/flags.py"
+    command = [sys.executable, script, "--model", trained, *texts]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    rows = [line.split(" | ") for line in done.stdout.splitlines()]
+    found = {row[0].strip("| "): row[1:] for row in rows}
+    long = sum(len(line.split()) >= 4 for line in (corpus / "test.en").open())
+    assert found["a phrase four times"][:2] == [str(long), "100.0%"]
+    assert found["references"][0] == "10"
+    assert int(found["--retry"][0]) <= int(found["usual"][0])
 
 
 def test_an_export_cannot_retry(trained: Path, tmp_path: Path, nmt: Command) -> None:
