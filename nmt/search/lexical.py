@@ -137,14 +137,20 @@ def phrase_progress(sequences: Tensor, phrases: Tensor) -> tuple[Tensor, Tensor,
     """
     lengths, width = (phrases != PAD).sum(-1), phrases.size(-1)  # [B, P]
     total = sequences.size(-1)
-    # Padded, so that a window begins at every token, and one after the last.
-    windows = F.pad(sequences, (0, width), value=PAD).unfold(-1, width, 1)  # [B, N, T + 1, L]
-    starts = torch.arange(total + 1, device=phrases.device)[:, None]
+    padded = F.pad(sequences, (0, width), value=PAD)
+    held = torch.ones((), dtype=torch.bool, device=phrases.device)
+    # Token by token, several times faster than all tokens of all windows at once.
+    for at in range(width):
+        token = phrases[:, None, :, at, None]  # [B, 1, P, 1]
+        held = held & ((padded[:, :, None, at : at + total] == token) | (token == PAD))
+    appears = held.any(-1)  # [B, N, P]
+    # Only the last windows, W of them, and the empty one may hold the beginning of a phrase.
+    first = max(0, total - width + 1)
+    starts = torch.arange(first, total + 1, device=phrases.device)[:, None]
     # Tokens that are not written yet agree with every phrase.
-    beyond = starts + torch.arange(width, device=phrases.device) >= total  # [T + 1, L]
+    beyond = starts + torch.arange(width, device=phrases.device) >= total  # [W, L]
     wanted = phrases[:, None, :, None]  # [B, 1, P, 1, L]
-    same = windows[:, :, None] == wanted  # [B, N, P, T + 1, L]
-    appears = (same | (wanted == PAD)).all(-1).any(-1)  # [B, N, P]
+    same = padded[..., first:].unfold(-1, width, 1)[:, :, None] == wanted  # [B, N, P, W, L]
     begun = (same | beyond).all(-1)  # prefixes at the end; always the empty one
     reach = (begun * (total - starts[:, 0])).amax(-1)  # [B, N, P], length of the longest prefix
     # A phrase that appeared is done, even if the output ends with its beginning again.
