@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 import sentencepiece
-from foreign_models import ENGLISH, GERMAN, MODELS, UNION, pieces_of
+from foreign_models import ENGLISH, GERMAN, MODELS, UNION, foreign_model, pieces_of
 
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK, VOCABULARIES, Vocabulary
 from nmt.errors import NmtError
@@ -131,3 +131,13 @@ def test_a_line_alone_is_as_among_others():
     assert [subwords.decode_source([row]) for row in ids] == [
         [text] for text in subwords.decode_source(ids)
     ]
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_a_phrase_in_a_script_without_spaces_has_no_space_before_it(is_listed):
+    models = MODELS[0], foreign_model(["我有一只小狗", "小狗看见我", "一只狗看见小狗"] * 9, 40)
+    lists = [Vocabulary.from_pieces(pieces_of(model)) for model in models]
+    subwords = Subwords(*models, vocabularies=lists if is_listed else [])
+    [line], [phrase] = subwords.encode_target(["我有"]), subwords.encode_phrases(["小狗"])
+    assert subwords.decode_target([[*line, *phrase]]) == ["我有小狗"]
+    assert subwords.encode_phrases(["dog"]) == subwords.encode_target(["dog"])

@@ -183,7 +183,8 @@ class CasedSegmenter(WrappedSegmenter):
         """
         lowered = [self.lowered(line, are_whole) for line in lines]
         texts, marks = [text for text, _ in lowered], [marks for _, marks in lowered]
-        rows = self.inner.encode(texts, num_threads)
+        encode = self.inner.encode if are_whole else self.inner.encode_phrases
+        rows = encode(texts, num_threads)
         for at, row in enumerate(rows):
             marked = self._marked(row, texts[at], marks[at])
             if marked is None:

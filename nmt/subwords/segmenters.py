@@ -15,6 +15,7 @@ from typing import Any
 import sentencepiece
 
 from nmt.data.vocabulary import BOS, EOS, PAD, SPACE, UNK, Vocabulary
+from nmt.languages import is_unspaced
 from nmt.subwords.random_segmentation import RandomSegmentation
 
 TAG = re.compile(r">>([^>\s]*)<<")
@@ -22,6 +23,10 @@ TAG = re.compile(r">>([^>\s]*)<<")
 
 SEPARATOR = "<sep/>"
 """Piece between the sentences of a document; see :mod:`nmt.preprocess.documents`."""
+
+NO_DUMMY_PREFIX = b"\x1a\x02\x18\x00"
+"""Fields that a SentencePiece model may be followed by: `normalizer_spec.add_dummy_prefix` is
+false. Of a field that a message of protocol buffers has twice, the last value counts."""
 
 
 def load_processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
@@ -179,6 +184,22 @@ class SentencePiece(Segmenter):
         ids: list[list[int]] = self.processor.encode(lines, num_threads=num_threads)
         return ids
 
+    def encode_phrases(self, phrases: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Return the ids of every phrase, as they are within a line."""
+        rows = self.encode(phrases, num_threads)
+        for at, phrase in enumerate(phrases):
+            if is_unspaced(phrase[:1]):
+                rows[at] = self.without_space.encode(phrase)
+        return rows
+
+    @cached_property
+    def without_space(self) -> sentencepiece.SentencePieceProcessor:
+        """A processor that puts no space before a line.
+
+        In a script without spaces, a phrase within a line has none before it.
+        """
+        return load_processor(self.processor.serialized_model_proto() + NO_DUMMY_PREFIX)
+
     def sample(self, line: str, alpha: float, draw: Random) -> list[int]:
         """Return the ids of a random segmentation."""
         return self._random.sample(line, alpha, draw)
@@ -249,6 +270,15 @@ class ListedPieces(Segmenter):
         # As pieces, because the list has other ids than the model.
         cut = self._inner.processor.encode(texts, return_type=str, num_threads=num_threads)
         return [self._identified(tag, pieces) for tag, pieces in zip(tags, cut, strict=True)]
+
+    def encode_phrases(self, phrases: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Return the ids of every phrase, as they are within a line."""
+        rows = self.encode(phrases, num_threads)
+        for at, phrase in enumerate(phrases):
+            if is_unspaced(phrase[:1]):
+                pieces = self._inner.without_space.encode(phrase, return_type=str)
+                rows[at] = self._identified("", pieces)
+        return rows
 
     def sample(self, line: str, alpha: float, draw: Random) -> list[int]:
         """Return the ids of a random segmentation."""
