@@ -193,7 +193,7 @@ def test_phrases_in_capitals_leave_the_rest_of_the_line_as_it_is(
     ordered.directions = Directions(tags="target", trained=(("en", "de"), ("en", "fr")))
     directed = tagged(ordered, ("en", "de"))
     request = Request("a", phrases=("NATO EU",), avoid=("THE BOB", "man"))
-    sentence = request.encode([EOS], directed, has_spaces=True)
+    sentence = request.encode([EOS], directed)
     [nato], [rest] = sentence.phrases, directed.encode_phrases(["the man"])
     row = [*rest, *nato, *rest]
     assert directed.decode_target([row]) == ["the man NATO EU the man"]
@@ -210,7 +210,7 @@ def test_a_beginning_in_capitals_is_that_of_a_line_in_capitals_alone(
     subwords: Subwords, line: str, rest: str
 ) -> None:
     request = Request(line, prefix="NATO EU")
-    sentence = request.encode([EOS], subwords, has_spaces=True)
+    sentence = request.encode([EOS], subwords)
     [others] = subwords.encode_target(["the man"])
     assert subwords.decode_target([[*sentence.prefix, *others]]) == [f"NATO EU {rest}"]
 

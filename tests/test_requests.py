@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -72,10 +70,6 @@ def test_a_phrase_to_avoid_that_a_shortlist_lacks_masks_nothing() -> None:
         ),
         ({"text": "a", "terminology": {" ": "b"}}, "line 1: terminology has an empty term"),
         ({"text": "a", "terminology": {"\u200b": "b"}}, "line 1: terminology has an empty term"),
-        (
-            {"text": "a", "terminology": {"a": ""}},
-            "line 1: terminology has an empty translation; leave its term out",
-        ),
         ({"text": "a", "strategy": {"bean": 2}}, "line 1.strategy: unknown key 'bean'; did you"),
     ],
 )
@@ -91,12 +85,6 @@ def test_settings_of_a_strategy_override_those_of_the_command() -> None:
     assert Request.read({"text": "a", "strategy": "greedy"}, "", CONFIG).strategy == Greedy(
         name="greedy"
     )
-
-
-def test_terms_are_whole_words_where_a_language_has_spaces() -> None:
-    request = Request("a cat, a carpet", terminology={"cat": "Katze", "car": "Auto"})
-    assert request.required(has_spaces=True) == ["Katze"]
-    assert request.required(has_spaces=False) == ["Katze", "Auto"]
 
 
 def test_of_overlapping_terms_the_first_and_longest_counts() -> None:
@@ -116,17 +104,9 @@ def test_of_overlapping_terms_the_first_and_longest_counts() -> None:
         ("nothing", []),
     ):
         request = Request(text, phrases=("x",), terminology=terms)
-        assert request.required(has_spaces=True) == ["x", *required]
-    assert Request("紐約時報", terminology={"約": "1", "紐約": "2"}).required(False) == ["2"]
-    assert Request("one").required(has_spaces=True) == []
-
-
-def test_only_terms_in_the_line_make_the_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
-    finditer = Mock(wraps=re.finditer)
-    monkeypatch.setattr(re, "finditer", finditer)
-    terms = {f"term {number}": "x" for number in range(5000)}
-    assert Request("term 7", terminology=terms).required(has_spaces=False) == ["x"]
-    finditer.assert_called_once_with("term\\ 7", "term 7")
+        assert request.required() == ["x", *required]
+    assert Request("紐約時報", terminology={"約": "1", "紐約": "2"}).required() == ["2"]
+    assert Request("one").required() == []
 
 
 @for_each(
@@ -150,7 +130,7 @@ def test_a_combining_mark_is_a_part_of_its_word() -> None:
         ("the café", "cafe\u0301", True),
         ("the cafe\u0301", "café", True),
     ):
-        assert Request(text, terminology={term: "X"}).required(has_spaces=True) == ["X"] * is_in
+        assert Request(text, terminology={term: "X"}).required() == ["X"] * is_in
 
 
 def test_terms_are_found_where_the_model_reads_their_words() -> None:
@@ -172,7 +152,7 @@ def test_terms_are_found_where_the_model_reads_their_words() -> None:
             expected |= {found or {"fish": "4"}.get(words[place])} - {None}
             place += 2 if found else 1
         request = Request(text, terminology=terms)
-        assert request.required(has_spaces=True) == sorted(expected), text
+        assert sorted(request.required()) == sorted(expected), text
 
 
 def requests(count: int) -> list[dict[str, Any]]:

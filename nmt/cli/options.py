@@ -231,6 +231,17 @@ SourceLang = Annotated[
     ),
 ]
 
+Terminology = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Glossary whose translations must appear where a line has a term: lines with a term, "
+        "a tab and its translation, or with a term that stays as it is; or TBX (.tbx, .xml).",
+        show_default=False,
+        rich_help_panel="Search",
+    ),
+]
+
 
 @dataclass(frozen=True)
 class Places:

@@ -13,6 +13,7 @@ import typer
 from nmt.cli.options import (
     SEARCH_FLAGS,
     RecipeSettings,
+    Terminology,
     default_run,
     number_format,
     recipe_flags,
@@ -165,6 +166,7 @@ def serve(
     max_characters: Characters = 20_000,
     max_waiting: Queue = 10_000,
     timeout: Timeout = 120.0,
+    terminology: Terminology = None,
     *,
     settings: RecipeSettings,
     device: Device = "auto",
@@ -214,7 +216,7 @@ def serve(
         threads=1 if on_cpu else None,
         shortlist=shortlist,
     )
-    models = Models(_loader(groups, settings, engine, execution), execution.workers)
+    models = Models(_loader(groups, settings, engine, execution, terminology), execution.workers)
     service = Service(models, limits, keys, batch_lines)
     run(service, host, port, allow_origin or (), log_requests, allow_host or ())
 
@@ -229,6 +231,7 @@ def _loader(
     settings: RecipeSettings,
     engine: str,
     execution: Execution,
+    terminology: Path | None,
 ) -> Callable[[], list[LineTranslator]]:
     """Return a function that loads the models anew."""
     from nmt.inference.engines import pick_engine, recipe_of
@@ -247,6 +250,10 @@ def _loader(
     def load() -> list[LineTranslator]:
         """Return a translator for each direction of each model, and print the directions."""
         translators = [one for group in groups for one in load_one(group).by_direction()]
+        if terminology:
+            from nmt.inference.terminology import use_terminology
+
+            use_terminology(terminology, translators)
         for translator in translators:
             alone = "; without context, a line is alone" if translator.subwords.context else ""
             say(f"serves {' to '.join(translator.languages)}{alone}; engine {translator.engine}")

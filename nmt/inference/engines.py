@@ -331,6 +331,7 @@ def load_translator(
     trust_plugins: bool = False,
     source_lang: str | None = None,
     target_lang: str | None = None,
+    terminology: str | Path | None = None,
     **settings: object,
 ) -> LineTranslator:
     """Load a translator that does what the command ``nmt translate`` does.
@@ -347,6 +348,8 @@ def load_translator(
         trust_plugins: whether to import the Python modules that the runs name as plugins.
         source_lang: source language of a multilingual model; None for any.
         target_lang: target language of a multilingual model; None for the only one.
+        terminology: glossary whose translations must appear where a line has a term; see
+            :func:`nmt.inference.terminology.read_terminology`.
         settings: the other fields of :class:`nmt.inference.Execution`, such as ``precision``; and
             keys of the recipe's section ``search``, which override the first model's, as in
             ``strategy={"name": "beam", "beam": 8}``.
@@ -373,7 +376,12 @@ def load_translator(
         strategy = _strategy(values.get("strategy"), names, settings)
         raise NmtError(f"{error.key!r} is a key of the strategy; give {strategy=}") from None
     translator = load(paths, search, execution, trust_plugins)
-    return translator.for_direction(target_lang, source_lang)
+    translator = translator.for_direction(target_lang, source_lang)
+    if terminology is not None:
+        from nmt.inference.terminology import use_terminology  # with parsers of XML
+
+        use_terminology(Path(terminology), [translator])
+    return translator
 
 
 def _strategy(chosen: Any, names: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import copy
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -38,6 +38,7 @@ from nmt.inference.request import (
     naming_line,
 )
 from nmt.inference.splitting import parts, space_before, split_sentences
+from nmt.inference.terms import Terms
 from nmt.io.lines import refuse_one_string
 from nmt.languages import has_spaces
 from nmt.messages import warn
@@ -45,6 +46,7 @@ from nmt.runs.confidence import Confidence
 from nmt.search import Hypothesis
 from nmt.search.careful import CarefulBeam
 from nmt.search.config import SearchConfig
+from nmt.search.lexical import placing_phrases
 from nmt.subwords.segmenters import TAG
 from nmt.subwords.subwords import Subwords
 from nmt.subwords.tags import directions_of, tagged
@@ -67,6 +69,10 @@ MAX_LIST = 256
 """Number of hypotheses above which a list is at most twice as long as requested. Drawing distinct
 samples takes memory that grows with the square of their number."""
 
+MOST_TERMS = 100
+"""Largest number of terms of the terminology that a sentence requires, the first ones; the memory
+of the search grows with their number."""
+
 
 class LineTranslator(ABC):
     """Translates, scores and aligns lines; each engine implements the abstract methods.
@@ -80,6 +86,8 @@ class LineTranslator(ABC):
         reads_source: whether the model reads the source; a language model does not.
         windows_ahead: number of windows that an engine with threads of its own has in its queue
             while those before become text.
+        terminology: terms whose translations every line requires, by direction; a request with
+            terminology of its own requires that instead.
         on_sentence: called after the search of each sentence, to show progress; None for nothing.
         confidence: how sure to be of a translation; None if the run is not calibrated.
     """
@@ -95,6 +103,7 @@ class LineTranslator(ABC):
         self.config = config.for_language(languages[1])
         self.languages = languages
         self.counts = Counts()
+        self.terminology: Mapping[Direction, Terms] = {}
         self.on_sentence: Callable[[], object] | None = None
         self.confidence: Confidence | None = None
         self._general = subwords, config, languages
@@ -209,6 +218,8 @@ class LineTranslator(ABC):
         """Begin to translate requests, each with the context that fits the model."""
         if (context := self.subwords.context) is None:
             return self._begin_alone(requests, options)
+        # Before lines get context, which lines with terms may have to do without.
+        requests = [self._with_terms(request) for request in requests]
         fitted = fit(requests, context, self.config.max_source_length, self.subwords)
         check_form(fitted, context, options)
         return partial(self.translate_joined, fitted, context, options)
@@ -383,10 +394,10 @@ class LineTranslator(ABC):
             if not tokens or request.text.isspace():
                 continue
             source = [*tokens[:most], EOS]
-            if request.prefix or request.phrases or request.avoid or request.terminology:
-                spaced = has_spaces(self.languages[0])
+            asked = self._with_terms(request)
+            if asked.prefix or asked.phrases or asked.avoid or asked.terminology:
                 with naming_line(request.text):
-                    sentences[at] = request.encode(source, self.subwords, spaced)
+                    sentences[at] = asked.encode(source, self.subwords, self.languages[0])
             else:
                 sentences[at] = Sentence(source, self.subwords.tags[1], strategy=request.strategy)
             if (
@@ -400,6 +411,23 @@ class LineTranslator(ABC):
             self.counts.truncated += len(tokens) > most
             self.counts.unsplittable += len(tokens) > most and not request.is_plain
         return sentences
+
+    def _with_terms(self, request: Request) -> Request:
+        """Return a request that requires the translations of the terminology's terms in its line.
+
+        Raises:
+            NmtError: the strategy cannot place phrases.
+        """
+        terms = self.terminology.get(self.languages)
+        if terms is None or request.terminology:
+            return request
+        found = terms.required(request.text, self.languages[0])[:MOST_TERMS]
+        if not found:
+            return request
+        phrases = tuple(dict.fromkeys((*request.phrases, *found)))
+        with naming_line(request.text):
+            strategy = placing_phrases(request.strategy or self.config.strategy)
+        return replace(request, phrases=phrases, strategy=strategy)
 
     def _begin_search(
         self, sentences: dict[int, Sentence], counts: Sequence[int]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import TYPE_CHECKING
-from unicodedata import category
 
 from nmt.errors import NmtError
 from nmt.inference.alignment import Links, Unit, numbered
 from nmt.inference.flags import Flag
+from nmt.inference.terms import Terms
 from nmt.io.lines import refuse_one_string
+from nmt.languages import is_unspaced
 from nmt.recipe.config import build
 from nmt.search import Hypothesis, Strategy
 from nmt.search.config import SearchConfig
@@ -48,9 +48,9 @@ class Request:
     """Phrases that the translation must not contain, as the pieces into which they are cut."""
 
     terminology: dict[str, str] = field(default_factory=dict)
-    """Translations of terms: where the line, as the model reads it, contains a term as whole words,
-    its translation must appear, as a phrase. Where terms overlap, the first term counts; of terms
-    that begin at the same place, the longest."""
+    """Translations of terms: where the line contains a term, its translation must appear, as a
+    phrase; or the term itself, if its translation is empty. See :class:`nmt.inference.terms.Terms`.
+    A line with terminology of its own does without the translator's."""
 
     target_lang: str | None = None
     """Target language of this line, of a multilingual model; None for the translator's."""
@@ -96,8 +96,6 @@ class Request:
                 _refuse_numbers(values[name], f"{where}.{name}")
         if "" in map(as_read, request.terminology):
             raise NmtError(f"{where}: terminology has an empty term; leave it out")
-        if "" in map(str.strip, request.terminology.values()):
-            raise NmtError(f"{where}: terminology has an empty translation; leave its term out")
         if "\n" in request.text:
             raise NmtError(f"{where}: text is several lines; make a request of each")
         if any("\n" in line for line in request.sentences):
@@ -151,13 +149,13 @@ class Request:
         """The line among those before and after it."""
         return (*self.context, self.text, *self.following)
 
-    def encode(self, source: list[int], subwords: Subwords, has_spaces: bool) -> Sentence:
+    def encode(self, source: list[int], subwords: Subwords, language: str = "") -> Sentence:
         """Return the request in tokens.
 
         Args:
             source: tokens of the line, with EOS.
             subwords: subwords of the model.
-            has_spaces: whether the language of the line has spaces between words.
+            language: language of the line, which says where sentences begin.
 
         Raises:
             NmtError: a phrase to avoid must appear; or there is a prefix, and the model writes from
@@ -165,14 +163,16 @@ class Request:
         """
         if self.prefix:
             refuse_beginnings(subwords.target_order)
-        required = self.required(has_spaces)
+        required = self.required(language)
         texts = [self.prefix, *required, *self.avoid]
         _, tags = subwords.tags
         if not any(texts):
             return Sentence(source, tags, strategy=self.strategy)
         # All at once: a call of SentencePiece costs more than a phrase.
         phrases = subwords.encode_phrases(texts)
-        if self.text.isupper():  # with casing, all of the translation is in capitals, too
+        # With casing, all of the translation is in capitals, too. And in a script without spaces, a
+        # line begins with other pieces than a phrase within it.
+        if self.text.isupper() or is_unspaced(self.prefix[:1]):
             phrases[0] = subwords.encode_target([self.prefix])[0][len(tags) :]
         forced, avoided = phrases[: 1 + len(required)], phrases[1 + len(required) :]
         avoided = list(filter(None, avoided))
@@ -183,29 +183,15 @@ class Request:
         phrases = list(filter(None, phrases))
         return Sentence(source, [*tags, *prefix], phrases, avoided, self.strategy)
 
-    def required(self, has_spaces: bool) -> list[str]:
+    def required(self, language: str = "") -> list[str]:
         """Return the phrases and the translations of terms in the line.
 
         Args:
-            has_spaces: whether the language of the line has spaces between words.
+            language: language of the line, which says where sentences begin.
         """
-        text = as_read(self.text)
-        normal = {as_read(term): target for term, target in self.terminology.items()}
-        # A pattern of thousands of terms takes seconds to compile.
-        terms = {term: target for term, target in normal.items() if term and term in text}
-        # Alternatives of a pattern are tried in order, and a longer term means more than its part.
-        longest_first = sorted(terms, key=len, reverse=True)
-        pattern = "|".join(map(re.escape, longest_first))
-        # Where a script has no spaces, a term may begin anywhere.
-        if has_spaces:
-            pattern = rf"(?<!\w)(?:{pattern})(?!\w)"
-        # A combining mark that follows belongs to the last letter, so it makes another word.
-        matches = {
-            match[0]
-            for match in re.finditer(pattern, text)
-            if not category(text[match.end() : match.end() + 1] or " ").startswith("M")
-        }
-        return [*self.phrases, *(target for term, target in terms.items() if term in matches)]
+        if not self.terminology:
+            return [*self.phrases]
+        return [*self.phrases, *Terms(self.terminology).required(self.text, language)]
 
 
 @dataclass(frozen=True, kw_only=True)

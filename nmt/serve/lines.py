@@ -195,7 +195,7 @@ def _request(fields: dict[str, Any], where: str, config: SearchConfig, has_conte
     rows = (request.strategy or config.strategy).rows_per_sentence
     if (hypotheses := max(rows, request.n_best or 1)) > MOST_ROWS:
         raise RefusedError(400, f"{where}: at most {MOST_ROWS} hypotheses, not {hypotheses}")
-    phrases = (*request.required(has_spaces=False), *request.avoid)
+    phrases = (*request.required(), *request.avoid)
     # One limit for the number of phrases and for the length of each.
     if max(map(len, (phrases, *phrases))) > MOST_PHRASES:
         raise RefusedError(

@@ -14,6 +14,7 @@ from nmt.cli.options import (
     RecipeSettings,
     SourceLang,
     TargetLang,
+    Terminology,
     default_run,
     number_format,
     recipe_flags,
@@ -297,6 +298,7 @@ def translate(
     retry: Retry = False,
     source_lang: SourceLang = None,
     target_lang: TargetLang = None,
+    terminology: Terminology = None,
     *,
     settings: RecipeSettings,
     engine: Engine = "auto",
@@ -317,7 +319,7 @@ def translate(
     _check_form(as_json, alignments, alignment_unit, markup, others)
     _refuse(workers and threads, "give either --workers, of one thread each, or --threads")
     lines = _requests(text, input_, json_input, prefix, require, avoid)
-    check_output(output, *lines.paths)
+    check_output(output, *lines.paths, terminology)
     # Imported after the checks, so that a wrong option is refused at once.
     from nmt.runtime.distributed import join
     from nmt.runtime.machine import keep_few_kernels
@@ -348,6 +350,10 @@ def translate(
         translator = load(models, search, execution, settings.trust_plugins)
         if not json_input or target_lang or source_lang:  # else each JSON object names its language
             translator = translator.for_direction(target_lang, source_lang)
+        if terminology:
+            from nmt.inference.terminology import use_terminology
+
+            use_terminology(terminology, [translator])
         if search.split_sentences and translator.subwords.context is not None and world.is_main:
             warn("--split-sentences: the model was trained on documents, and reads lines whole")
         unit = alignment_unit or translator.usual_unit if alignments else None
