@@ -421,10 +421,10 @@ class LineTranslator(ABC):
         terms = self.terminology.get(self.languages)
         if terms is None or request.terminology:
             return request
-        found = terms.required(request.text, self.languages[0])[:MOST_TERMS]
-        if not found:
+        translations = terms.required(request.text, self.languages[0])[:MOST_TERMS]
+        if not translations:
             return request
-        phrases = tuple(dict.fromkeys((*request.phrases, *found)))
+        phrases = tuple(dict.fromkeys((*request.phrases, *translations)))
         with naming_line(request.text):
             strategy = placing_phrases(request.strategy or self.config.strategy)
         return replace(request, phrases=phrases, strategy=strategy)

@@ -138,7 +138,7 @@ def _read_tbx(path: Path, directions: Sequence[Direction]) -> dict[Direction, di
     """Return the translations of terms by direction; the first concept of several counts."""
     tables: dict[Direction, dict[str, str]] = {direction: {} for direction in directions}
     builder, parser = TreeBuilder(), expat.ParserCreate()
-    found: dict[str, None] = {}
+    codes: dict[str, None] = {}
 
     def start(tag: str, attributes: dict[str, str]) -> None:
         """Begin an element, without the prefix of its namespace."""
@@ -149,7 +149,7 @@ def _read_tbx(path: Path, directions: Sequence[Direction]) -> dict[Direction, di
         concept = builder.end(tag.rpartition(":")[2])
         if concept.tag not in CONCEPTS:
             return
-        found.update(dict.fromkeys(part.get("xml:lang", "") for part in concept))
+        codes.update(dict.fromkeys(part.get("xml:lang", "") for part in concept))
         for (source, target), table in tables.items():
             written = (
                 text
@@ -179,7 +179,7 @@ def _read_tbx(path: Path, directions: Sequence[Direction]) -> dict[Direction, di
             "the glossary again as TBX"
         ) from None
     if not any(tables.values()):
-        languages = ", ".join(filter(None, found)) or "none"
+        languages = ", ".join(filter(None, codes)) or "none"
         raise NmtError(
             f"{path}: no concept has terms of {_names(directions)}; languages of its concepts: "
             f"{languages}; give TBX with the languages of the model"

@@ -41,14 +41,14 @@ class Terms:
             language: language of the line, which says where sentences begin.
         """
         text, at = as_read(line), 0
-        found: dict[str, None] = {}
+        required: dict[str, None] = {}
         while at < len(text):
             if (end := self._end(text, at, language)) is not None:
                 term = text[at:end]
                 key = term if term in self._translations else term[0].lower() + term[1:]
-                found[self._translations[key] or term] = None
+                required[self._translations[key] or term] = None
             at = end or at + 1
-        return [*found]
+        return [*required]
 
     def _end(self, text: str, at: int, language: str) -> int | None:
         """Return the offset after the longest term that begins at an offset; None without one."""
