@@ -37,7 +37,8 @@ def flags_of(
     """
     output = hypothesis.output
     flags: list[Flag] = []
-    if repetitions(output) > repetitions(source) + 1:
+    # No n-gram repeats where hardly a token does, which is true of most lines and cheap to see.
+    if len(output) - len({*output}) > 1 and repetitions(output) > repetitions(source) + 1:
         flags.append("repetition")
     least, most = 0.0, inf
     if extremes and extremes.min_length_ratio and extremes.max_length_ratio:
