@@ -13,6 +13,7 @@ from test_serve import call, server
 
 import nmt as package
 from nmt.errors import NmtError
+from nmt.formats import export_formats, export_run
 from nmt.inference import LineTranslator, Request
 from nmt.inference.terminology import read_terminology
 from nmt.inference.terms import Terms
@@ -221,8 +222,12 @@ def spied(translator: LineTranslator) -> list[int]:
 
 
 def test_what_cannot_place_phrases_is_refused_before_the_first_line(
-    trained: Path, glossary: Path
+    trained: Path, glossary: Path, tmp_path: Path
 ) -> None:
+    export = tmp_path / "export"
+    export_run(trained, export_formats["ctranslate2"], "fp32", export)
+    with pytest.raises(NmtError, match="an export cannot do this; give the run, or use"):
+        package.Translator(export, strategy="beam", terminology=glossary)
     with pytest.raises(NmtError, match="sample cannot place phrases that must appear; use lexical"):
         package.Translator(trained, strategy="sample", terminology=glossary)
 
