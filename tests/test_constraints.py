@@ -59,6 +59,18 @@ def test_prefixes_leave_their_next_token_and_nothing_of_the_size_of_the_vocabula
         assert max(sizes) < before.numel()
 
 
+def test_the_given_tokens_of_a_prefix_are_certain() -> None:
+    constraint = Prefixes(tokens=torch.tensor([[4, 5], [6, 7]]), num_given=1)
+    for step, tokens in enumerate(([4, 6], [5, 7])):
+        logits = torch.randn(2, 1, 9)
+        before = logits.clone()
+        constraint.mask_continuations(logits, torch.full((2, 1, 1 + step), BOS))
+        for sentence, token in enumerate(tokens):
+            expected = torch.zeros(1) if step == 0 else before[sentence, :, token]
+            assert torch.equal(logits[sentence, :, token], expected)
+            assert logits[sentence].isneginf().sum() == 8
+
+
 def test_constraints_after_a_prefix_follow_its_sentences_and_ids() -> None:
     inner = Prefixes(tokens=torch.tensor([[4, 5], [6, 7], [8, 9]]))
     outer = Prefixes(tokens=torch.tensor([[4], [6], [8]]), others=[inner])

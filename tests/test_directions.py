@@ -342,7 +342,7 @@ def test_python_and_the_other_commands_take_the_same_languages(
     references = ("score", "--data", here / "many", "--split", "valid", here / "valid.fr")
     assert "bleu = 100.00" in nmt(*references, "-t", "fr").out
     assert (
-        "there are no pairs of de-fr, only of en-de, de-en, en-fr"
+        "there are no pairs of de-fr, only of en-de, de-en and en-fr"
         in nmt(*references, "-t", "fr", "-s", "de").err
     )
     explained = nmt("explain", "--model", run, here / "valid.en", "-t", "fr", "--json")

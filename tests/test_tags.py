@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import permutations
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -98,6 +99,9 @@ def test_the_tags_of_a_direction_are_looked_up_on_the_side_that_has_them() -> No
     assert french.encode_source(["one"]) == on_target.encode_source(["one"])
     [plain] = on_target.encode_target(["one"])
     assert french.encode_target(["one"]) == [[known[">>fr<<"], *plain]]
+    on_both = subwords_of(Directions(tags="both", trained=DIRECTIONS.trained))
+    tags = [known[">>en<<"], known["<bt>"]], [known[">>fr<<"]]
+    assert tags_of(on_both, ("en", "fr"), "bt") == tags
     assert tags_of(subwords_of(None), ("en", "xx")) == ([], [])  # type: ignore[arg-type]
     with pytest.raises(NmtError, match="lacks the tag >>it<<"):
         tags_of(general, ("en", "it"))
@@ -126,6 +130,31 @@ def test_each_tag_and_separator_is_needed_once_on_its_side() -> None:
         ["<bt>", SEPARATOR],
         [*languages, SEPARATOR],
     )
+    on_both = Directions(tags="both", trained=DIRECTIONS.trained)
+    assert needed_tags(on_both, corpora, None) == ([">>en<<", ">>de<<", "<bt>"], languages)
+
+
+def test_a_tag_of_the_source_must_be_chosen_where_there_are_several() -> None:
+    trained = (("en", "de"), ("fr", "de"), ("de", "en"))
+    assert Directions(trained=trained).choose("de") == ("en", "de")
+    directions = Directions(tags="both", trained=trained)
+    assert directions.choose("en") == ("de", "en")
+    assert directions.choose("de", "fr") == ("fr", "de")
+    with pytest.raises(NmtError, match="into 'de' from en and fr; choose one with -s"):
+        directions.choose("de")
+
+
+def test_directions_among_many_are_numbered_chosen_and_shortened() -> None:
+    names = [f"l{n}" for n in range(20)]
+    directions = Directions(tags="both", trained=tuple(permutations(names, 2)))
+    assert directions.number(("l19", "l18")) == 20 * 19 - 1
+    assert directions.among("l1", None).trained == tuple(("l1", n) for n in names if n != "l1")
+    assert directions.among("l1", "l2").trained == (("l1", "l2"),)
+    first = ", ".join(names[1:9])
+    with pytest.raises(NmtError, match=f"into 'x', only into {first} and 12 more"):
+        directions.choose("x")
+    with pytest.raises(NmtError, match="no direction from l1 into x; the model translates from l0"):
+        directions.among("l1", "x")
 
 
 def test_sampled_subwords_keep_their_tags(tmp_path: Path) -> None:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 EXAMPLE = "Example: nmt inspect data-bin"
 
+MOST_DIRECTIONS = 20
+"""Number of directions above which only the directions with pairs are printed."""
+
 EXAMPLES = 3
 """Number of examples to print for each effect of cleaning. The page and the JSON have all stored
 examples."""
@@ -134,13 +137,23 @@ def _show_directions(directions: "Directions", splits: "Mapping[str, Split] | No
     """Print each direction, with its pairs in the splits of a dataset, and the place of tags."""
     import numpy as np
 
-    for number, pair in enumerate(directions.trained):
-        counts = "".join(
-            f" | {name} {np.count_nonzero(split.directions == number):,} pairs"
-            for name, split in (splits or {}).items()
-        )
-        show(f"direction {' to '.join(pair)}{counts}")
-    show(f"tags: of the target language, before each {directions.tags}")
+    pairs = {
+        name: np.bincount(split.directions, minlength=len(directions.trained))
+        for name, split in (splits or {}).items()
+        if split.directions is not None
+    }
+    is_long = len(directions.trained) > MOST_DIRECTIONS
+    if is_long:
+        show(f"{len(directions.trained):,} directions, {' to '.join(directions.names)}")
+    for number, direction in enumerate(directions.trained):
+        if is_long and not any(counts[number] for counts in pairs.values()):
+            continue
+        counts = "".join(f" | {name} {counts[number]:,} pairs" for name, counts in pairs.items())
+        show(f"direction {' to '.join(direction)}{counts}")
+    if directions.tags == "both":
+        show("tags: of its own language, before each source and target")
+    else:
+        show(f"tags: of the target language, before each {directions.tags}")
 
 
 def _show_order(subwords: "Subwords") -> None:

@@ -251,7 +251,7 @@ def _search(translator: Translator, line: str) -> Translated:
     if tags := subwords.tags[1]:
         # Tags of the target are tokens of the translation, which begins with them.
         prefixes = torch.tensor([tags], device=translator.device)
-        constraints = [Prefixes(tokens=prefixes, others=constraints)]
+        constraints = [Prefixes(tokens=prefixes, others=constraints, num_given=len(tags))]
     results = traced.search(model, source, most, constraints)
     if config.coverage_penalty:
         results = with_coverage(results, model, source, config.coverage_penalty)

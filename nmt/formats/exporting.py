@@ -179,7 +179,7 @@ class TransformerFormat(ExportFormat):
         if self.spells_text and loaded.subwords.has_codes:
             yield self.codes
         directions = loaded.subwords.directions
-        if directions and (directions.tags == "target" or not self.reads_tags):
+        if directions and (directions.tags != "source" or not self.reads_tags):
             yield f"preprocess.tags {directions.tags}"
         if stored not in self.precisions:
             yield f"--precision {stored}"

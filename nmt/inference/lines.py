@@ -758,7 +758,7 @@ class LineTranslator(ABC):
             return self
         direction = self.directions.choose(target, source)
         is_main = os.environ.get("RANK", "0") == "0"  # of the processes of torchrun
-        if direction not in self.directions.trained and is_main:
+        if direction not in self.directions and is_main:
             warn(f"{direction[0]} to {direction[1]} was not trained: the translation is zero-shot")
         # Shallow: all directions share the model, its workers and the counts.
         chosen = copy.copy(self)

@@ -35,6 +35,7 @@ from nmt.search.base import NoOutputError
 from nmt.search.config import SearchConfig
 from nmt.search.ranking import with_coverage
 from nmt.subwords.subwords import Subwords
+from nmt.subwords.tags import without_tags
 
 MIN_TOKENS = 16
 """Minimum number of tokens that a sentence counts as: each row holds scores of the vocabulary."""
@@ -172,7 +173,9 @@ class Translator(LineTranslator):
         if any(sentence.prefix for sentence in sentences):
             prefixes = as_rows([sentence.prefix for sentence in sentences]).to(device)
             # Around all other constraints, none of which may forbid a forced token.
-            constraints = [Prefixes(tokens=prefixes, others=constraints)]
+            # All sentences of a batch have one direction.
+            tags, _ = without_tags(self.subwords.target, [*sentences[0].prefix])
+            constraints = [Prefixes(tokens=prefixes, others=constraints, num_given=len(tags))]
         if any(sentence.phrases for sentence in sentences):
             phrases = as_groups([sentence.phrases for sentence in sentences]).to(device)
         forced = [
@@ -196,9 +199,14 @@ class Translator(LineTranslator):
     def log_probabilities(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]]
     ) -> list[list[float]]:
-        """Compute log-probabilities in one pass of the model over whole targets."""
+        """Compute log-probabilities in one pass of the model over whole targets; 0 for tags."""
         with self._inference():
-            return token_log_probabilities(self.model, sources, targets, self.device)
+            scores = token_log_probabilities(self.model, sources, targets, self.device)
+        if tags := self.subwords.tags[1]:
+            for row, ids in zip(scores, targets, strict=True):
+                if ids[: len(tags)] == tags:
+                    row[: len(tags)] = [0.0] * len(tags)
+        return scores
 
     def attention(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]]

@@ -60,8 +60,9 @@ class PreprocessConfig(Cleaning, SubwordTraining):
 
     tags: TagSide = "source"
     """Side whose sentences begin with the tag of the target language in a multilingual dataset:
-    source (Johnson et al. 2017) or target. Tags are pieces of the vocabulary, such as ``>>de<<``,
-    that no text spells."""
+    source (Johnson et al. 2017) or target; or both, where sources begin with the tag of their own
+    language, as in M2M-100 (Fan et al. 2020). Tags are pieces of the vocabulary, such as
+    ``>>de<<``, that no text spells."""
 
     target_order: TokenOrder = "left_to_right"
     """Order of the tokens of target sentences: left_to_right, or right_to_left for a model that

@@ -32,14 +32,15 @@ def needed_tags(
     context: DocumentContext | None = None,
 ) -> tuple[list[str], list[str]]:
     """Return the pieces that source and target need: tags, and separators of sentences."""
-    languages = [] if directions is None else [*map(language_tag, directions.targets)]
+    targets = [] if directions is None else [*map(language_tag, directions.targets)]
     kinds = [data_tag(name) for name in dict.fromkeys(corpus.tag for corpus in corpora) if name]
     separators: tuple[list[str], list[str]] = [], []
     if context is not None:
         separators = [SEPARATOR], [SEPARATOR] if context.sides == "both" else []
-    if directions is not None and directions.tags == "target":
-        return kinds + separators[0], languages + separators[1]
-    return languages + kinds + separators[0], separators[1]
+    if directions is None or directions.tags == "source":
+        return targets + kinds + separators[0], separators[1]
+    sources = [*map(language_tag, directions.sources)] if directions.tags == "both" else []
+    return sources + kinds + separators[0], targets + separators[1]
 
 
 SCRATCH = "encoded"

@@ -169,6 +169,10 @@ class Prefixes(Constraint):
     others: Sequence[Constraint] = ()
     """Constraints on the tokens after the prefix."""
 
+    num_given: int = 0
+    """Number of tokens at the beginning of each prefix that have the probability 1: tags, which are
+    an input of the model."""
+
     def mask_continuations(self, logits: Tensor, tokens: Tensor) -> None:
         """Mask all tokens but the next token of each prefix."""
         at = tokens.size(-1) - 1
@@ -179,6 +183,8 @@ class Prefixes(Constraint):
         # Read before the other constraints mask it: a forced token wins over them.
         is_forced, unmasked = wanted != PAD, logits.gather(-1, wanted)
         self._apply_others(logits, tokens)
+        if at < self.num_given:
+            unmasked = torch.zeros_like(unmasked)
         # After a prefix `wanted` is PAD, which is masked anyway.
         logits.masked_fill_(is_forced, NEVER).scatter_(-1, wanted, unmasked)
 

@@ -42,16 +42,16 @@ def tags_of(subwords: Subwords, direction: Direction, data: str | None = None) -
     Raises:
         NmtError: a vocabulary lacks a tag.
     """
-    directions = subwords.directions
-    on_target = directions is not None and directions.tags == "target"
-    known = (subwords.target if on_target else subwords.source).tags
-    wanted = [language_tag(direction[1])]
+    place = "source" if subwords.directions is None else subwords.directions.tags
+    source, target = map(language_tag, direction)
+    known = subwords.source.tags
+    wanted = {"source": [target], "target": [], "both": [source]}[place]
     # A model of one direction needs no tag; an imported one may have them.
-    if directions is None and wanted[0] not in known:
+    if subwords.directions is None and target not in known:
         wanted = []
-    language = [_id(piece, known) for piece in wanted]
-    kind = [] if data is None else [_id(data_tag(data), subwords.source.tags)]
-    return (kind, language) if on_target else (language + kind, [])
+    kind = [] if data is None else [data_tag(data)]
+    on_target = [] if place == "source" else [_id(target, subwords.target.tags)]
+    return [_id(piece, known) for piece in wanted + kind], on_target
 
 
 def _id(piece: str, known: Mapping[str, int]) -> int:

@@ -141,7 +141,7 @@ def _check_laws(model: Model, experiment: Experiment, subwords: Subwords, world:
 
 def _check_use(model: Model, config: TrainConfig, subwords: Subwords) -> None:
     """Raise an NmtError if the loss or the metrics do not fit the model or the subwords."""
-    if config.loss.translates and subwords.directions and subwords.directions.tags == "target":
+    if config.loss.translates and subwords.directions and subwords.directions.tags != "source":
         raise NmtError(f"loss {config.loss.name} samples without tags; take preprocess.tags source")
     if not model.reads_source and (config.valid_metrics or config.loss.translates):
         raise NmtError(
