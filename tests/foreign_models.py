@@ -47,6 +47,77 @@ SIZES = {
 }
 
 
+def bpe_model(text: list[str], size: int) -> bytes:
+    """A SentencePiece model of BPE with the special ids of M2M-100 and NLLB."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(text),
+        model_writer=model,
+        vocab_size=size,
+        model_type="bpe",
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+def m2m_model(
+    directory: Path, kind: str = "nllb", seed: int = 0, end: float = 3.0, **changes: Any
+) -> Any:
+    """Write an ``M2M100ForConditionalGeneration`` and its tokenizer; return both.
+
+    Its weights are random and sharp, and it hardly predicts unknown pieces and padding.
+
+    Args:
+        directory: directory to write.
+        kind: tokenizer: "nllb" has eng_Latn, deu_Latn and fra_Latn, "m2m100" the eight languages
+            of WMT21.
+        seed: seed of the weights.
+        end: bias of the end of a sentence.
+        changes: keys of the configuration.
+    """
+    import transformers
+
+    directory.mkdir(parents=True, exist_ok=True)
+    model_file = directory / "sentencepiece.bpe.model"
+    model_file.write_bytes(bpe_model([*ENGLISH, *GERMAN], 60))
+    if kind == "nllb":
+        languages = ["deu_Latn", "eng_Latn", "fra_Latn"]
+        tokenizer = transformers.NllbTokenizer.from_pretrained(
+            directory, extra_special_tokens=languages, src_lang="eng_Latn", tgt_lang="deu_Latn"
+        )
+    else:
+        # Another order than in the SentencePiece model.
+        names = ["<s>", "<pad>", "</s>", "<unk>", *reversed(pieces_of(model_file.read_bytes()))]
+        vocabulary = {piece: token for token, piece in enumerate(names)}
+        (directory / "vocab.json").write_text(json.dumps(vocabulary))
+        tokenizer = transformers.M2M100Tokenizer(
+            str(directory / "vocab.json"),
+            str(model_file),
+            src_lang="en",
+            tgt_lang="de",
+            language_codes="wmt21",
+        )
+    tokenizer.save_pretrained(directory)
+    torch.manual_seed(seed)
+    # The tokens of languages of M2M-100 are not in the length.
+    size = len(tokenizer) + (2 if kind == "nllb" else 8 + 2)
+    values = {**SIZES, "vocab_size": size, **changes}
+    config = transformers.M2M100Config(**values)
+    model = transformers.M2M100ForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.5 * torch.randn_like(weight)
+        table, norm = model.model.shared.weight, model.model.decoder.layer_norm
+        table *= 0.5
+        norm.weight *= 4
+        # There is no bias of the output, but a direction of the decoder's output that is constant.
+        norm.weight[0], norm.bias[0], table[:, 0] = 0.0, 1.0, 0.0
+        table[[0, 1, 3], 0], table[2, 0] = -40.0, end
+    model.generation_config.update(num_beams=4, max_length=40, no_repeat_ngram_size=2)
+    model.save_pretrained(directory)
+    return model, tokenizer
+
+
 def write_vocabulary(path: Path, pieces: list[str]) -> int:
     """Write OPUS-MT's layout: the end first, then unknown, padding last; return the size."""
     names = ["</s>", "<unk>", *pieces, "<pad>"]

@@ -7,6 +7,7 @@ from nmt.formats import bergamot as bergamot
 from nmt.formats import ctranslate2 as ctranslate2
 from nmt.formats import fairseq as fairseq
 from nmt.formats import huggingface as huggingface
+from nmt.formats import m2m100 as m2m100
 from nmt.formats import marian as marian
 from nmt.formats import onnx as onnx
 from nmt.formats.exporting import ExportFormat, export_formats, export_run, load_exportable

@@ -8,7 +8,7 @@ decoder.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from nmt.data.vocabulary import EOS, PAD, UNK
+from nmt.data.vocabulary import EOS, PAD, UNK, Vocabulary
 from nmt.errors import NmtError
 from nmt.formats.exporting import (
     TransformerFormat,
@@ -207,9 +207,12 @@ def layer_weights(
 
 BASE = architectures["transformer_base"]
 
+SHARED_MODEL = "sentencepiece.bpe.model"
+"""SentencePiece model of M2M-100 and NLLB."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class _Config:
+class MarianSettings:
     """The keys of ``config.json`` that decide what a model computes, and their defaults."""
 
     model_type: str = "marian"
@@ -240,8 +243,8 @@ class _Config:
 
     def obstacle(self) -> str | None:
         """Return what this toolkit lacks for the model, by its name in the file."""
-        if self.model_type != "marian":
-            return f"model_type {self.model_type}, not marian"
+        if self.model_type != type(self).model_type:
+            return f"model_type {self.model_type}, not {type(self).model_type}"
         if self.activation_function not in ACTIVATIONS:
             return f"activation_function {self.activation_function}"
         for key in ("ffn_dim", "attention_heads"):
@@ -274,39 +277,76 @@ class _Config:
             alignment_head=self.alignment_head,
         )
 
+    def take_rest(
+        self, source: Path, tensors: Weights, weights: dict[str, Tensor]
+    ) -> tuple[PositionPart, Layout]:
+        """Take the tensors beside embeddings, biases and layers; return the encoding of positions.
+
+        The encoding is sinusoids, or a table of the file that differs.
+
+        Args:
+            source: directory of the model, for messages.
+            tensors: tensors of the file, of which this takes some.
+            weights: weights by this toolkit's names, which get others.
+        """
+        tables = [tensors.pop(name) for name in POSITIONS if name in tensors]
+        layouts: tuple[Layout, ...] = ("halves", "concatenated", "interleaved")
+        if not tables:
+            return position_parts["sinusoidal"], "halves"
+        if any(table.shape != tables[0].shape for table in tables):
+            raise NmtError(f"{source}: nmt has no counterpart of two tables of positions")
+        if tables[0].dim() != 2 or tables[0].shape[1] != self.d_model or not tables[0].numel():
+            raise NmtError(
+                f"{source}: {POSITIONS[0]} has the shape {list(tables[0].shape)}, but config.json "
+                f"says d_model {self.d_model}; copy the model again"
+            )
+        is_separate = not all(torch.equal(table, tables[0]) for table in tables)
+        for layout in layouts if self.d_model % 2 == 0 and not is_separate else ():
+            expected = sinusoids(len(tables[0]), self.d_model, layout)
+            if torch.allclose(tables[0], expected, atol=_rounding(tables[0])):
+                return position_parts["sinusoidal"], layout
+        weights["positions.table.weight"] = tables[-1]
+        if is_separate:
+            weights["source_positions.table.weight"] = tables[0]
+        count = {"name": "learned", "max_positions": len(tables[0]), "separate": is_separate}
+        return build(PositionPart, count, "positions"), "halves"
+
 
 @import_formats.register("huggingface")
 @dataclass(frozen=True, kw_only=True)
 class HuggingFaceImport(ImportFormat):
     """``MarianMTModel`` and ``MarianTokenizer``."""
 
+    settings: ClassVar[type[MarianSettings]] = MarianSettings
+    """The keys of ``config.json``."""
+
     def recognises(self, source: Path) -> bool:
-        """Return whether there are a config and a vocabulary."""
-        return (source / "config.json").exists() and (source / "vocab.json").exists()
+        """Return whether there are a config and a vocabulary, and not the model of M2M-100."""
+        return (
+            (source / "config.json").exists()
+            and (source / "vocab.json").exists()
+            and not (source / SHARED_MODEL).exists()
+        )
 
     def read(self, source: Path) -> Imported:
         """Read config, weights, SentencePiece models and vocabularies."""
-        keys = {field.name for field in fields(_Config)}
+        keys = {field.name for field in fields(self.settings)}
         written = read_json(source / "config.json")
         # Other keys change nothing that the model computes.
         values = {key: value for key, value in written.items() if key in keys}
-        config = build(_Config, values, str(source / "config.json"))
+        config = build(self.settings, values, str(source / "config.json"))
         if obstacle := config.obstacle():
             raise NmtError(f"{source}: nmt has no counterpart of {obstacle}")
         tensors, weight_files = read_weights(source)
-        source_order, target_order = _vocabularies(source, config)
+        source_order, target_order = self.orders(source, config)
         weights, positions = _convert(source, config, tensors, source_order, target_order)
         try:
             transformer = config.transformer(positions)
         except ValueError as error:
             raise NmtError(f"{source / 'config.json'}: {error}") from None
         orders = [source_order] if source_order is target_order else [source_order, target_order]
-        subwords = Subwords(
-            read_sentencepiece(source / "source.spm"),
-            read_sentencepiece(source / "target.spm"),
-            vocabularies=[order.vocabulary for order in orders],
-        )
-        tokenizer = _optional_json(source / "tokenizer_config.json")
+        subwords = self.subwords(source, [order.vocabulary for order in orders])
+        tokenizer = optional_json(source / "tokenizer_config.json")
         languages = [tokenizer.get(key) for key in ("source_lang", "target_lang")]
         search = _search(source, written, config, target_order)
         return Imported(
@@ -319,30 +359,49 @@ class HuggingFaceImport(ImportFormat):
             read=(source / "config.json", *weight_files),
         )
 
+    def orders(
+        self, source: Path, config: MarianSettings
+    ) -> tuple[ReorderedVocabulary, ReorderedVocabulary]:
+        """Return the vocabularies of both sides, which are one object if they are shared."""
+        tokenizer = optional_json(source / "tokenizer_config.json")
+        unk = tokenizer.get("unk_token", "<unk>")
+        # A token may be written as an object with its properties.
+        unk = unk.get("content") if isinstance(unk, dict) else unk
+        start: int | None = config.decoder_start_token_id
+        path, size = source / "vocab.json", config.vocab_size
+        if config.share_encoder_decoder_embeddings:
+            shared = vocabulary(path, read_json(path), config, size, unk, start)
+            return shared, shared
+        target_size = config.decoder_vocab_size or size
+        separate = source / "target_vocab.json"
+        target_path = separate if separate.exists() else path
+        return (
+            vocabulary(path, read_json(path), config, size, unk, None),
+            vocabulary(target_path, read_json(target_path), config, target_size, unk, start),
+        )
 
-def _vocabularies(source: Path, config: _Config) -> tuple[ReorderedVocabulary, ReorderedVocabulary]:
-    """Return the vocabularies of both sides, which are one object if they are shared."""
-    tokenizer = _optional_json(source / "tokenizer_config.json")
-    unk = tokenizer.get("unk_token", "<unk>")
-    # A token may be written as an object with its properties.
-    unk = unk.get("content") if isinstance(unk, dict) else unk
-    start: int | None = config.decoder_start_token_id
-    if config.share_encoder_decoder_embeddings:
-        shared = _vocabulary(source / "vocab.json", config, config.vocab_size, unk, start)
-        return shared, shared
-    target_size = config.decoder_vocab_size or config.vocab_size
-    separate = source / "target_vocab.json"
-    target_path = separate if separate.exists() else source / "vocab.json"
-    return (
-        _vocabulary(source / "vocab.json", config, config.vocab_size, unk, None),
-        _vocabulary(target_path, config, target_size, unk, start),
-    )
+    def subwords(self, source: Path, vocabularies: Sequence[Vocabulary]) -> Subwords:
+        """Return the subwords of these vocabularies."""
+        return Subwords(
+            read_sentencepiece(source / "source.spm"),
+            read_sentencepiece(source / "target.spm"),
+            vocabularies=vocabularies,
+        )
 
 
-def _vocabulary(
-    path: Path, config: _Config, size: int, unk: object, start: int | None
+def vocabulary(
+    path: Path,
+    ids: Mapping[str, Any],
+    config: MarianSettings,
+    size: int,
+    unk: object,
+    start: int | None,
 ) -> ReorderedVocabulary:
-    ids = read_json(path)
+    """Return the vocabulary of pieces with foreign ids, read from a file.
+
+    Raises:
+        NmtError: the ids do not fit the settings.
+    """
     if not all(type(token) is int and 0 <= token < size for token in ids.values()):
         raise NmtError(f"{path}: expected pieces with ids from 0 to {size - 1}, as in config.json")
     if not isinstance(unk, str) or unk not in ids:
@@ -363,7 +422,7 @@ def _vocabulary(
 
 def _convert(
     source: Path,
-    config: _Config,
+    config: MarianSettings,
     tensors: Weights,
     source_order: ReorderedVocabulary,
     target_order: ReorderedVocabulary,
@@ -373,81 +432,40 @@ def _convert(
     Raises:
         NmtError: a tensor is missing, has another shape, or has no place in the model.
     """
-
-    def take(name: str, *shape: int) -> Tensor:
-        """Remove a tensor from the tensors of the file, and return it."""
-        if name not in tensors:
-            raise NmtError(f"{source}: the weights have no tensor {name}")
-        tensor = tensors.pop(name)
-        if shape and tuple(tensor.shape) != shape:
-            raise NmtError(
-                f"{source}: {name} has the shape {list(tensor.shape)}, not {list(shape)} as "
-                "config.json says"
-            )
-        return tensor
-
     width, target_size = config.d_model, config.decoder_vocab_size or config.vocab_size
     if config.share_encoder_decoder_embeddings:
         target_size = config.vocab_size
         tables = [name for name in EMBEDDINGS.values() if name in tensors]
-        shared = [take(name, target_size, width) for name in tables or [EMBEDDINGS["shared"]]]
+        shared = [
+            tensors.take(name, target_size, width) for name in tables or [EMBEDDINGS["shared"]]
+        ]
         if not all(torch.equal(table, shared[0]) for table in shared):
             raise NmtError(f"{source}: embeddings that config.json calls shared differ")
         weights = {"target_embedding.weight": target_order.reorder(shared[0])}
         del shared  # the largest tensor
     else:
-        weights = {
-            "source_embedding.weight": source_order.reorder(
-                take(EMBEDDINGS["source"], config.vocab_size, width)
-            ),
-            "target_embedding.weight": target_order.reorder(
-                take(EMBEDDINGS["target"], target_size, width)
-            ),
-        }
+        table = tensors.take(EMBEDDINGS["source"], config.vocab_size, width)
+        weights = {"source_embedding.weight": source_order.reorder(table)}
+        table = tensors.take(EMBEDDINGS["target"], target_size, width)
+        weights["target_embedding.weight"] = target_order.reorder(table)
+        del table
         if config.tie_word_embeddings:
             # Tied: a copy of the target's table.
             if EMBEDDINGS["output"] in tensors:
                 tensors.pop(EMBEDDINGS["output"])
         else:
-            output = take(EMBEDDINGS["output"], target_size, width)
+            output = tensors.take(EMBEDDINGS["output"], target_size, width)
             weights["output.weight"] = target_order.reorder(output)
-    bias = take(BIAS, 1, target_size)[0] if BIAS in tensors else torch.zeros(target_size)
+    bias = tensors.take(BIAS, 1, target_size)[0] if BIAS in tensors else torch.zeros(target_size)
     weights["output.bias"] = target_order.reorder_bias(bias)
     for name, theirs in layer_weights(config.encoder_layers, config.decoder_layers):
-        parts = {their_name: take(their_name) for their_name in theirs}
+        parts = {their_name: tensors.take(their_name) for their_name in theirs}
         weights[name] = concatenate(source, parts)
-    positions = _positions(source, config, tensors, weights)
+    positions = config.take_rest(source, tensors, weights)
     # A weight without a place belongs to another model than config.json describes.
     if tensors:
         raise NmtError(f"{source}: nmt has no place for the tensor {min(tensors)}")
     return weights, positions
-
-
-def _positions(
-    source: Path, config: _Config, tensors: Weights, weights: dict[str, Tensor]
-) -> tuple[PositionPart, Layout]:
-    """Return the encoding of positions: sinusoids, or a table of the file that differs."""
-    tables = [tensors.pop(name) for name in POSITIONS if name in tensors]
-    layouts: tuple[Layout, ...] = ("halves", "concatenated", "interleaved")
-    if not tables:
-        return position_parts["sinusoidal"], "halves"
-    if any(table.shape != tables[0].shape for table in tables):
-        raise NmtError(f"{source}: nmt has no counterpart of two tables of positions")
-    if tables[0].dim() != 2 or tables[0].shape[1] != config.d_model or not tables[0].numel():
-        raise NmtError(
-            f"{source}: {POSITIONS[0]} has the shape {list(tables[0].shape)}, but config.json says "
-            f"d_model {config.d_model}; copy the model again"
-        )
-    is_separate = not all(torch.equal(table, tables[0]) for table in tables)
-    for layout in layouts if config.d_model % 2 == 0 and not is_separate else ():
-        expected = sinusoids(len(tables[0]), config.d_model, layout)
-        if torch.allclose(tables[0], expected, atol=_rounding(tables[0])):
-            return position_parts["sinusoidal"], layout
-    weights["positions.table.weight"] = tables[-1]
-    if is_separate:
-        weights["source_positions.table.weight"] = tables[0]
-    count = {"name": "learned", "max_positions": len(tables[0]), "separate": is_separate}
-    return build(PositionPart, count, "positions"), "halves"
 
 
 def _rounding(table: Tensor) -> float:
@@ -459,12 +477,12 @@ def _rounding(table: Tensor) -> float:
 
 
 def _search(
-    source: Path, written: dict[str, Any], config: _Config, order: ReorderedVocabulary
+    source: Path, written: dict[str, Any], config: MarianSettings, order: ReorderedVocabulary
 ) -> dict[str, Any]:
     """Return the section ``search``: the rules of ``generate`` for this model."""
     path = source / "generation_config.json"
     # Older models hold the settings of generation in config.json.
-    settings = {**written, **_optional_json(path)}
+    settings = {**written, **optional_json(path)}
 
     def number(key: str, default: float) -> Any:
         """Return the number of a key, or the default where the file has none."""
@@ -513,7 +531,8 @@ def _search(
     }
 
 
-def _optional_json(path: Path) -> dict[str, Any]:
+def optional_json(path: Path) -> dict[str, Any]:
+    """Return the mapping in a JSON file; empty if there is no such file."""
     return read_json(path) if path.exists() else {}
 
 
@@ -535,6 +554,22 @@ class Weights:
 
     def __len__(self) -> int:
         return len(self._tensors)
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """Remove a tensor and return it, float32.
+
+        Raises:
+            NmtError: there is none, or none of this shape.
+        """
+        if name not in self._tensors:
+            raise NmtError(f"{self._path.parent}: the weights have no tensor {name}")
+        tensor = self.pop(name)
+        if shape and tuple(tensor.shape) != shape:
+            raise NmtError(
+                f"{self._path.parent}: {name} has the shape {list(tensor.shape)}, not "
+                f"{list(shape)} as config.json says"
+            )
+        return tensor
 
     def pop(self, name: str) -> Tensor:
         """Remove a tensor and return it, float32."""

@@ -51,7 +51,7 @@ class Imported:
     settings: Path
     """The file that the section ``search`` is made from."""
     languages: tuple[str | None, str | None]
-    """Source and target, where the files say."""
+    """Source and target, where the files say; unread if the subwords have directions."""
     read: tuple[Path, ...]
     """The files that were read."""
 
@@ -61,6 +61,9 @@ class ImportFormat(ABC):
     """A format of models of another toolkit."""
 
     registry: ClassVar[Registry[ImportFormat]]
+
+    is_multilingual: ClassVar[bool] = False
+    """Whether the files name all directions of a model."""
 
     name: str = ""
     """Name of the format."""
@@ -97,8 +100,9 @@ def import_model(
         source: directory of the model.
         output: directory of the run; it appears whole or not at all.
         format_: format of the model; None to detect the format.
-        source_lang: source language; None for the language in the files of the model.
-        target_lang: target language; None for the language in the files of the model.
+        source_lang: source language; None for the language in the files of the model. The run of a
+            model of many languages has its directions from this one, or from all.
+        target_lang: target language, likewise.
         name: name of the model, which the recipe of the run holds; None for the name of its
             directory.
 
@@ -113,8 +117,16 @@ def import_model(
     format_ = format_ or find_format(source)
     imported = format_.read(source)
     _check_search(imported)
-    languages = _languages(source, (source_lang, target_lang), imported.languages)
     config, subwords = imported.config.resolved(), imported.subwords
+    wanted = source_lang, target_lang
+    if subwords.directions:
+        try:
+            subwords.directions = subwords.directions.among(*wanted)
+        except NmtError as error:
+            raise NmtError(f"{source}: {error}") from None
+        languages = subwords.directions.names
+    else:
+        languages = _languages(source, wanted, imported.languages)
     sizes = (subwords.source_size, subwords.target_size, subwords.shared)
     try:
         # Built once now: weights of wrong shapes are refused before anything is written.

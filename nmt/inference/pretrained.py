@@ -84,6 +84,8 @@ def find_model(
 def _imported(source: Path, name: str, languages: tuple[str | None, str | None]) -> Path:
     """Return the run of another toolkit's model, which the cache holds or gets."""
     format_ = find_format(source)
+    if format_.is_multilingual:
+        languages = None, None  # one run for all directions
     digest = _digest(source, format_.name, languages)
     run = files.user_cache() / "imports" / f"{_stem(name)}-{digest}"
     try:

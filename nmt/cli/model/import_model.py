@@ -27,17 +27,22 @@ def import_model(
         typer.Option(
             "--format",
             metavar="NAME",
-            help="huggingface, marian, fairseq or fairseq_tokenized.  [default: detected from the "
-            "files]",
+            help="huggingface, m2m100, marian, fairseq or fairseq_tokenized.  [default: detected "
+            "from the files]",
         ),
     ] = None,
     source_lang: Annotated[
         str | None,
-        typer.Option("--source-lang", "-s", help="Source language, if the files do not say."),
+        typer.Option(
+            "--source-lang",
+            "-s",
+            help="Source language, if the files do not say; of M2M-100 and NLLB the only one to "
+            "keep.",
+        ),
     ] = None,
     target_lang: Annotated[
         str | None,
-        typer.Option("--target-lang", "-t", help="Target language, if the files do not say."),
+        typer.Option("--target-lang", "-t", help="Target language, likewise."),
     ] = None,
     plugin: PluginFlag = None,
 ) -> None:
