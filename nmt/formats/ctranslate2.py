@@ -38,6 +38,7 @@ from nmt.runs.exports import (
     vocabularies,
 )
 from nmt.subwords.subwords import Subwords
+from nmt.subwords.tags import directions_of
 
 ACTIVATIONS = {
     "relu": "RELU",
@@ -60,6 +61,12 @@ class CTranslate2Format(TransformerFormat):
 
     shortlist: bool = True
     """Whether to write the shortlist of a run that has one."""
+
+    def use(self, loaded: LoadedModel) -> str:
+        """Return a command."""
+        source, target = directions_of(loaded.subwords, loaded.run.languages).trained[0]
+        flags = f" -s {source} -t {target}" if loaded.subwords.directions else ""
+        return f"```sh\nnmt translate --model .{flags} < input.txt > output.txt\n```\n"
 
     def search(self, search: dict[str, Any]) -> dict[str, Any]:
         """Return the run's settings, but with the only stop criterion of the engine."""

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
+from nmt.formats.model_card import MODEL_CARD, model_card
 from nmt.io import files
 from nmt.models import ModelConfig
 from nmt.models.transformer.model import Transformer, TransformerConfig
@@ -33,9 +34,19 @@ class ExportFormat(ABC):
     """Whether the engine makes text of tokens itself, always from left to right."""
     stored: ClassVar[Stored] = "fp32"
     """Default data type of the stored weights."""
+    metadata: ClassVar[Mapping[str, str]] = {}
+    """Keys of the model card for hubs."""
 
     name: str = ""
     """Name of the format."""
+
+    def use(self, loaded: LoadedModel) -> str:
+        """Return Markdown that says how to translate with an export, for its model card."""
+        return "See the documentation of the engine.\n"
+
+    def card(self, loaded: LoadedModel, stored: Stored) -> str:
+        """Return the model card."""
+        return model_card(loaded, self.name, stored, self.use(loaded), self.metadata)
 
     def search(self, search: dict[str, Any]) -> dict[str, Any]:
         """Return the default search settings of an export; formats may change the run's."""
@@ -93,6 +104,7 @@ def export_run(
     loaded = load_exportable(model, format_, stored, trust_plugins)
     with files.whole_directory(output.resolve()) as partial:
         format_.write(loaded, stored, partial)
+        (partial / MODEL_CARD).write_text(format_.card(loaded, stored), encoding="utf-8")
         loaded.subwords.save(partial)
         recipe = loaded.recipe
         write_recipe(partial, {**recipe, "search": format_.search(recipe.get("search") or {})})

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -60,9 +59,16 @@ class HuggingFaceExport(TransformerFormat):
 
     refusal: ClassVar[str] = "MarianMTModel has no counterpart of {}"
     precisions: ClassVar[Collection[str]] = tuple(DTYPES)
+    metadata: ClassVar[Mapping[str, str]] = {"library_name": "transformers"}
+
+    def use(self, loaded: LoadedModel) -> str:
+        """Return code for Python, with the tag of a target language if the model needs one."""
+        tag = language_tag(directions_of(loaded.subwords, loaded.run.languages).targets[0])
+        is_tagged = tag in loaded.subwords.source.tags
+        return _USE.format(text=f"{tag} One sentence." if is_tagged else "One sentence.")
 
     def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
-        """Write weights, configurations, tokenizer and model card."""
+        """Write weights, configurations and tokenizer."""
         config, model = self.checked(loaded, stored)
         layout = TokenLayout.from_model(loaded)
         weights = _weights(model, config, layout)
@@ -71,7 +77,6 @@ class HuggingFaceExport(TransformerFormat):
         write_tensors(directory / "model.safetensors", tensors, {"format": "pt"})
         dtype = str(DTYPES[stored]).removeprefix("torch.")
         write_files(loaded, config, layout, directory, dtype)
-        (directory / "README.md").write_text(_model_card(loaded), encoding="utf-8")
 
     def missing_parts(self, config: TransformerConfig, model: Transformer) -> Iterator[str]:
         """Yield what transformers' Marian lacks, by the names of the recipe."""
@@ -123,33 +128,7 @@ def _weights(
     return weights
 
 
-def _model_card(loaded: LoadedModel) -> str:
-    """Return the page that a hub shows: languages, architecture, use, origin and scores."""
-    run = loaded.run
-    directions = directions_of(loaded.subwords, run.languages)
-    languages = "".join(f"- {language}\n" for language in dict.fromkeys(chain(*directions.trained)))
-    tag = language_tag(directions.targets[0])
-    text = f"{tag} One sentence." if tag in loaded.subwords.source.tags else "One sentence."
-    origin = run.recipe.get("imported")
-    data = f"imported from {origin['source']}" if origin else f"dataset with fingerprint {run.data}"
-    scores = "".join(
-        f"| {name} | {value:.3f} |\n" for name, value in loaded.checkpoint.scores.items()
-    )
-    table = f"\n## Validation\n\n| metric | value |\n|---|---|\n{scores}" if scores else ""
-    return (
-        f"---\nlanguage:\n{languages}license: unknown\n"
-        "library_name: transformers\npipeline_tag: translation\ntags:\n- translation\n- marian\n"
-        f"---\n\n# Translation from {run.source_lang} to {run.target_lang}\n\n"
-        f"A Transformer with {loaded.model.num_parameters():,} weights, exported by nmt after "
-        f"{loaded.checkpoint.update:,} updates. Training data: {data}. `recipe.yaml` has all "
-        f"settings.\n{_USE.format(text=text)}{table}"
-    )
-
-
-_USE = """
-## Use
-
-```python
+_USE = """```python
 from transformers import MarianMTModel, MarianTokenizer
 
 name = "."  # this directory, or the name of the model on a hub

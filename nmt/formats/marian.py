@@ -93,6 +93,10 @@ class MarianExport(TransformerFormat):
     }
     """Settings of a model that the engine can run, or names of their parts."""
 
+    def use(self, loaded: LoadedModel) -> str:
+        """Return a command."""
+        return "```sh\nmarian-decoder -c model.npz.decoder.yml < input.txt > output.txt\n```\n"
+
     def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
         """Write the weights with their configuration, the vocabularies and the search."""
         config, model = self.checked(loaded, stored)

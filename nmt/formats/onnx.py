@@ -60,6 +60,14 @@ class OnnxFormat(TransformerFormat):
     refusal: ClassVar[str] = "no model with {} can be exported to onnx"
     codes: ClassVar[str] = "BPE codes"  # the tokenizer's files have no place for them
 
+    def use(self, loaded: LoadedModel) -> str:
+        """Return code for JavaScript."""
+        return (
+            '```js\nimport { pipeline } from "@huggingface/transformers";\n\n'
+            'const translate = await pipeline("translation", "NAME", { dtype: "fp32" });\n'
+            'console.log(await translate("One sentence."));\n```\n'
+        )
+
     def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
         """Write both graphs, configurations and tokenizer."""
         if find_spec("onnxscript") is None:
