@@ -3,6 +3,7 @@
 Importing the module of a format registers the format, here or through the recipe's ``plugins``.
 """
 
+from nmt.formats import argos as argos
 from nmt.formats import bergamot as bergamot
 from nmt.formats import ctranslate2 as ctranslate2
 from nmt.formats import fairseq as fairseq

@@ -31,7 +31,9 @@ def export(
     format_: Annotated[
         str,
         typer.Option(
-            "--format", metavar="NAME", help="ctranslate2, huggingface, marian, bergamot or onnx."
+            "--format",
+            metavar="NAME",
+            help="ctranslate2, huggingface, marian, bergamot, onnx or argos.",
         ),
     ] = "ctranslate2",
     stored: Annotated[
