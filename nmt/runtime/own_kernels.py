@@ -5,10 +5,29 @@ Triton comes with torch for CUDA. It needs a C compiler and Python's headers.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from nmt.messages import one_line, warn
 
 _works: bool | None = None
 """Whether Triton can compile and run kernels; None before the first try."""
+
+OPTIONAL = ("add_norm", "feed_forward")
+"""Kernels that training uses if a trial finds them right and faster; see
+:mod:`nmt.training.kernel_trial`."""
+
+_chosen: set[str] = set()
+
+
+def choose_kernels(names: Collection[str]) -> None:
+    """Use these of the optional kernels from now on."""
+    _chosen.clear()
+    _chosen.update(names)
+
+
+def is_chosen(name: str) -> bool:
+    """Return whether an optional kernel is used."""
+    return name in _chosen
 
 
 def has_own_kernels() -> bool:

@@ -24,6 +24,7 @@ from nmt.runtime.distributed import World
 from nmt.runtime.precision import autocast, check_precision, pick_precision
 from nmt.subwords.subwords import Subwords
 from nmt.training.config import Experiment, TrainConfig
+from nmt.training.kernel_trial import choose_own_kernels
 from nmt.training.loop import TrainingLoop
 from nmt.training.preflight import fit_micro_batches, preflight
 from nmt.training.reporting.loggers import Board, Logger, WandbLogger
@@ -190,6 +191,9 @@ def _check_before_training(
     elif trainer.needs_trial:
         fit_micro_batches(trainer)
         report.say(f"micro-batches of up to {trainer.loader.max_tokens:,} tokens")
+    if trainer.needs_kernel_trial:
+        chosen = choose_own_kernels(trainer)
+        report.say(f"own kernels that are faster here: {', '.join(chosen) or 'none'}")
 
 
 def _introduce(experiment: Experiment, trainer: Trainer, report: TrainingReport) -> None:

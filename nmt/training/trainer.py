@@ -31,6 +31,7 @@ from nmt.recipe.config import build
 from nmt.runs import Checkpoint, Run
 from nmt.runs.checkpoint import copy_weights
 from nmt.runtime.distributed import World
+from nmt.runtime.own_kernels import choose_kernels, has_own_kernels
 from nmt.runtime.precision import Precision, autocast, pick_precision
 from nmt.training.augmented_split import growth, sentences_of_epochs
 from nmt.training.config import TrainConfig
@@ -127,6 +128,7 @@ class Trainer:
         elif config.ema_decay:
             self.average = MovingAverage(self.weights, config.ema_decay)
         self.state = TrainerState()
+        choose_kernels(())
         self.running_stats = RunningStats()
         self.watch: FiniteWatch[Update] = FiniteWatch()
 
@@ -175,6 +177,9 @@ class Trainer:
         self.state = state
         self.scale.restore(self.state.loss_scale)
         self._restore_micro_batches()
+        # The same kernels as before, for the same bits.
+        is_known = state.own_kernels_devices == self.world.device_kinds()
+        choose_kernels(state.own_kernels if is_known else ())
         # One entry per process of the interrupted run; there may be more or fewer processes now.
         for sums in self.state.running_stats[self.world.rank :: self.world.size]:
             self.running_stats.restore(sums)
@@ -220,6 +225,20 @@ class Trainer:
             is_gpu and is_alone and self.config.max_tokens == "auto" and not self.state.max_tokens
         )
 
+    @property
+    def needs_kernel_trial(self) -> bool:
+        """Return whether no trial on these devices has chosen among the optional kernels."""
+        is_tried = self.state.own_kernels_devices == self.world.device_kinds()
+        is_possible = self.world.device.type == "cuda" and self.config.sharding == "none"
+        # Compiled code has fused kernels of its own.
+        return not is_tried and is_possible and not self.config.compile and has_own_kernels()
+
+    def set_own_kernels(self, names: list[str]) -> None:
+        """Compute by these of the optional kernels, also in a resumed run on the same devices."""
+        choose_kernels(names)
+        self.state.own_kernels = names
+        self.state.own_kernels_devices = self.world.device_kinds()
+
     def allocate(self) -> None:
         """Allocate the optimizer's state, so that a memory trial includes it; no weight changes."""
         for group in self.optimizer.param_groups:
@@ -236,6 +255,16 @@ class Trainer:
             measured = self.criterion(batch.to(self.world.device))
         measured["loss"].backward()
         self.parallel.clear(self.optimizer)
+
+    def gradients(self, batch: Batch) -> list[Tensor]:
+        """Return the gradients of a batch, in order of the weights; the trainer drops them."""
+        with self._autocast():
+            measured = self.criterion(batch)
+        measured["loss"].backward()
+        every = (weight.grad for weight in self.weights.values())
+        gradients = [gradient.clone() for gradient in every if gradient is not None]
+        self.parallel.clear(self.optimizer)
+        return gradients
 
     def step(self, update: Update, rate: float) -> list[Update]:
         """Run one update, and return the updates now known to have failed.
@@ -416,6 +445,10 @@ class TrainerState:
     """`checkpoint_activations` of the trial; "" in checkpoints of older versions."""
     max_tokens_recorded: bool = False
     """`cuda_graphs` of the trial."""
+    own_kernels: list[str] = field(default_factory=list)
+    """Optional kernels that a trial chose."""
+    own_kernels_devices: list[str] = field(default_factory=list)
+    """Kinds of devices on which that trial ran."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

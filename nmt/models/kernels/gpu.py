@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from inspect import signature
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nmt.data.packing import Pack
-from nmt.runtime.own_kernels import has_own_kernels
+from nmt.runtime.own_kernels import has_own_kernels, is_chosen
 
 
 def has_flash(
@@ -124,3 +125,55 @@ def flash_attention(
     )
     assert isinstance(attended, Tensor)  # no logarithms of sums are asked for
     return attended.flatten(1)
+
+
+def own_add_norm(
+    x: Tensor, sublayer: Tensor, norm: Callable[[Tensor], Tensor], alpha: float, dropout: nn.Module
+) -> Tensor | None:
+    """Return LayerNorm(alpha x + Dropout(sublayer)) by one kernel; None if it is not chosen.
+
+    Args:
+        x: the residual stream [..., D].
+        sublayer: the sublayer's output [..., D].
+        norm: the norm, which may be of another kind.
+        alpha: factor of the stream.
+        dropout: the :class:`nmt.models.layers.basic.Dropout`.
+    """
+    if not _is_used("add_norm", x) or type(norm) is not nn.LayerNorm:
+        return None
+    from nmt.models.kernels.sublayers import AddNorm
+
+    rate = dropout.rate if dropout.training else 0.0
+    normalised: Tensor = AddNorm.apply(  # type: ignore[no-untyped-call]
+        *(x.contiguous(), sublayer, norm.weight, norm.bias, alpha, rate, norm.eps)
+    )
+    return normalised
+
+
+def _is_used(name: str, x: Tensor) -> bool:
+    # torch fuses what surrounds a norm or an activation by itself when it compiles.
+    return is_chosen(name) and x.is_cuda and not torch.compiler.is_compiling()
+
+
+def own_linear_relu(x: Tensor, linear: nn.Linear) -> Tensor | None:
+    """Return max(0, x W + b) [P, F] by a product that does all three; None if it is not chosen.
+
+    Args:
+        x: the inputs [P, D].
+        linear: the layer, with a bias.
+    """
+    if not _is_used("feed_forward", x) or type(linear) is not nn.Linear:
+        return None
+    from nmt.models.kernels.sublayers import LinearRelu
+
+    dtype = compute_dtype(x.device)
+    # Casts outside the function, so that weights get gradients in their own dtype.
+    inputs = (part.to(dtype) for part in (x, linear.weight, linear.bias))
+    activations: Tensor = LinearRelu.apply(*inputs)  # type: ignore[no-untyped-call]
+    return activations
+
+
+def compute_dtype(device: torch.device) -> torch.dtype:
+    """Return the dtype of projections on a device: float32, or the dtype of autocast."""
+    is_low = torch.is_autocast_enabled(device.type)
+    return torch.get_autocast_dtype(device.type) if is_low else torch.float32

@@ -15,7 +15,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt.data.packing import Pack, Packing
-from nmt.models.kernels.gpu import fits_own_kernels, flash_attention, has_flash, own_attention
+from nmt.models.kernels.gpu import (
+    compute_dtype,
+    fits_own_kernels,
+    flash_attention,
+    has_flash,
+    own_attention,
+)
 from nmt.models.layers.attention import (
     LONG,
     AttentionInput,
@@ -116,12 +122,6 @@ def _apart(attention: MultiHeadAttention, parts: Sequence[Tensor]) -> list[Tenso
     """Return queries, keys and values, which lie side by side; see :func:`attend_padded`."""
     *queries, rest = parts
     return [*queries, *rest.split_with_sizes(attention.qkv_sizes[len(queries) :], 1)]
-
-
-def compute_dtype(device: torch.device) -> torch.dtype:
-    """Return the dtype of projections on a device: float32, or the dtype of autocast."""
-    is_low = torch.is_autocast_enabled(device.type)
-    return torch.get_autocast_dtype(device.type) if is_low else torch.float32
 
 
 def is_compilable(model: nn.Module, device: torch.device) -> bool:

@@ -244,7 +244,7 @@ class PackAttention(torch.autograd.Function):
         # Logarithms of the sums of exponentials, which the gradient needs.
         log_sums = queries.new_empty(heads, len(queries), dtype=torch.float32)
         sentences = query_sentences, key_sentences
-        with _on_device_of(queries):
+        with on_device_of(queries):
             attend[triton.cdiv(len(queries), BLOCK), heads](
                 *(queries, keys, output, log_sums, *sentences, key_ends, len(queries)),
                 **constants,
@@ -263,7 +263,7 @@ class PackAttention(torch.autograd.Function):
         queries, keys, heads = parts[0], parts[-1], ctx.heads
         constants = _constants(parts, heads, ctx.causal)
         d_output, dots = d_output.contiguous(), torch.empty_like(log_sums)
-        with _on_device_of(queries):
+        with on_device_of(queries):
             query_gradient[triton.cdiv(len(queries), BLOCK), heads](
                 *(queries, keys, output, log_sums, d_output, gradients[0], dots),
                 *(*packs, key_ends, len(queries)),
@@ -285,7 +285,7 @@ def _constants(parts: Sequence[Tensor], heads: int, causal: bool) -> dict[str, i
     }
 
 
-def _on_device_of(x: Tensor) -> AbstractContextManager[object]:
+def on_device_of(x: Tensor) -> AbstractContextManager[object]:
     """Launch kernels on the device of `x`, as compiled code does by itself."""
     if torch.compiler.is_compiling():
         return nullcontext()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nmt.models.kernels.gpu import own_linear_relu
 from nmt.models.layers.basic import Dropout, glorot
 from nmt.recipe.registry import Registry
 
@@ -62,9 +63,13 @@ class FeedForward(nn.Module):
         """[..., D] to [..., D]."""
         # As [P, D]: with more dimensions, a linear layer returns a view. Changing a view in place
         # makes the backward pass copy the gradient.
-        inner = self.inner(x.reshape(-1, x.shape[-1]))
+        rows = x.reshape(-1, x.shape[-1])
+        is_relu = self.activation is torch.relu_
+        inner = own_linear_relu(rows, self.inner) if is_relu else None
+        if inner is None:
+            inner = self.activation(self.inner(rows))
         # Dropout inside the layer is tensor2tensor's of October 2017; the paper has none.
-        output: Tensor = self.outer(self.dropout(self.activation(inner)))
+        output: Tensor = self.outer(self.dropout(inner))
         return output.view_as(x)
 
 

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from nmt.models.kernels.gpu import own_add_norm
 from nmt.models.layers.basic import Dropout, ResidualModule, deep_norm_scales
 from nmt.models.layers.cache import BeamAncestry, Cache, Memory
 from nmt.models.layers.sentences import Padded, SentenceLayout
@@ -42,11 +43,15 @@ class Layer(ResidualModule):
         if self.is_pre_norm:
             # The stream has no norm from end to end, so gradients pass deep stacks unchanged.
             return x + dropout(sublayer(norm(x)))
+        output = sublayer(x)
+        fused = own_add_norm(x, output, norm, self.alpha or 1.0, self.dropout)
+        if fused is not None:
+            return fused
         # alpha > 1 lets the stream outweigh each sublayer, which bounds the updates of deep stacks.
         if self.alpha is not None:
-            return norm(self.alpha * x + dropout(sublayer(x)))
+            x = self.alpha * x
         # Section 5.4: dropout before the addition, the norm after it.
-        return norm(x + dropout(sublayer(x)))
+        return norm(x + dropout(output))
 
 
 class EncoderLayer(Layer):
