@@ -34,3 +34,31 @@ def test_the_cost_of_two_passes_counts_twice(
     flops.main()
     rows = [line.split("|") for line in capsys.readouterr().out.splitlines()[2:]]
     assert [row[2].strip() for row in rows] == ["1.29", "2.58"]
+
+
+@pytest.mark.parametrize("arch", ["transformer_base", "transformer_big"])
+def test_the_operations_of_all_kernels_are_those_that_torch_counts(arch: str) -> None:
+    config = architectures[arch]
+    counted = flops.kernels_of_update(config, 37_000, 2800, 2800, 28)
+    # torch counts no second pass over the scores of attention in the backward pass.
+    expected = 2800 * flops.flops_per_target_token(config, 37_000, True, 28, 28)
+    assert sum(it.flop for it in counted) == pytest.approx(expected, rel=0.01)
+    for it in counted:
+        least = max(it.flop / flops.FLOP_PER_SECOND, it.bytes / flops.BYTES_PER_SECOND)
+        assert it.floor > 0.999 * least
+        assert it.fused is None or it.fused < it.floor
+
+
+def test_a_table_of_kernels_is_printed_for_each_architecture(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernels = ["--kernels", "transformer_base", "transformer_big"]
+    monkeypatch.setattr(sys, "argv", ["flops.py", *kernels, "--tokens", "25000"])
+    flops.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "25,000 tokens" in line] == [
+        f"| {arch}, 25,000 tokens | TFLOP | GB | floor, ms | with own kernels, ms |"
+        for arch in kernels[1:]
+    ]
+    sums = [line.split(" | ")[1] for line in lines if line.startswith("| all ")]
+    assert [float(it) for it in sums] == [9.54, 32.29]
