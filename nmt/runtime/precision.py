@@ -12,19 +12,23 @@ from typing import Literal, TypeVar
 from nmt.errors import NmtError
 from nmt.lazy import torch
 
-Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Precision = Literal["auto", "fp32", "bf16", "fp16", "fp8"]
+"""Precisions of training: fp8 is bf16 with some products in fp8 (:mod:`nmt.training.fp8`)."""
 
 InferencePrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 """Precisions of inference: on a CPU, linear layers may also be quantised to int8."""
 
-P = TypeVar("P", Precision, InferencePrecision)
+AnyPrecision = Literal["auto", "fp32", "bf16", "fp16", "fp8", "int8"]
+"""Precisions of training or inference."""
 
-LOW = {"bf16": "bfloat16", "fp16": "float16"}
-"""Precisions of 16 bits, and torch's names of their dtypes."""
+P = TypeVar("P", Precision, InferencePrecision, AnyPrecision)
+
+LOW = {"bf16": "bfloat16", "fp16": "float16", "fp8": "bfloat16"}
+"""Precisions with tensors of 16 bits, and torch's names of their dtypes."""
 
 
 def low_dtype(precision: str) -> torch.dtype | None:
-    """Return the dtype of a precision of 16 bits, None for another precision."""
+    """Return the dtype of tensors of 16 bits in a precision, None without such tensors."""
     return getattr(torch, LOW[precision]) if precision in LOW else None
 
 
@@ -43,7 +47,12 @@ def pick_precision(precision: P, device: torch.device) -> P:
     return "bf16" if _is_fast_on_cpu("bf16") else "fp32"
 
 
-def check_precision(precision: InferencePrecision, kind: str) -> str | None:
+def precision_of_inference(precision: Precision) -> InferencePrecision:
+    """Return the precision in which a model of a training is validated."""
+    return "bf16" if precision == "fp8" else precision
+
+
+def check_precision(precision: AnyPrecision, kind: str) -> str | None:
     """Return a warning if the precision is slower than fp32 on a kind of device, else None.
 
     Needs no model, so a command can warn before it loads one.
@@ -56,7 +65,10 @@ def check_precision(precision: InferencePrecision, kind: str) -> str | None:
             raise NmtError(f"precision int8 is for CPUs; use bf16 on {kind}")
         if torch.backends.quantized.engine == "none":
             raise NmtError("precision int8: this torch has no quantised kernels; use bf16 or fp32")
-    if kind != "cpu" or precision not in LOW or _is_fast_on_cpu(precision):
+    if precision == "fp8" and kind == "cuda" and torch.cuda.get_device_capability() < (8, 9):
+        raise NmtError("precision fp8 needs compute capability 8.9; use bf16")
+    is_slow = kind == "cpu" and precision in LOW
+    if not is_slow or (precision != "fp8" and _is_fast_on_cpu(precision)):
         return None
     return f"{precision} is slower than fp32 on this processor; use precision auto or fp32"
 
@@ -97,7 +109,7 @@ def onednn_computes_in(dtype: torch.dtype | None) -> bool:
 
 
 @contextmanager
-def autocast(precision: InferencePrecision, device: torch.device) -> Iterator[None]:
+def autocast(precision: AnyPrecision, device: torch.device) -> Iterator[None]:
     """Let a model compute in a precision within the context.
 
     On a CPU for which oneDNN has no kernels of the dtype, turn oneDNN off: torch would use oneDNN

@@ -115,8 +115,9 @@ class TrainConfig:
     seed: int = 1
     """Random seed of initialisation, data order, dropout and samples."""
     precision: Precision = "auto"
-    """Precision of matrix products: fp32, bf16, fp16 (with loss scaling), or auto, the fastest on
-    the hardware. Weights and the optimizer's state are always float32."""
+    """Precision of matrix products: fp32, bf16, fp16 (with loss scaling), fp8, or auto, the fastest
+    of the first three on the hardware. fp8 is bf16 with fp8 in feed-forward layers and logits, for
+    GPUs from compute capability 8.9. Weights and the optimizer's state are always float32."""
     compile: bool = False
     """Compile the model (torch.compile), layer by layer where it has layers. Takes a minute or more
     at the start; training is then faster on a GPU, but slower on a CPU."""
@@ -249,6 +250,11 @@ class TrainConfig:
             raise ValueError(
                 "guided_alignment is for models that are not compiled and for losses of the "
                 "reference's tokens; take compile false and another loss"
+            )
+        if self.precision == "fp8" and (self.quantization != "none" or self.sharding == "full"):
+            raise ValueError(
+                "precision fp8 rounds whole weights itself; take quantization none and sharding "
+                "none, or precision bf16"
             )
         if self.loss.translates and self.init_from is None:
             raise ValueError(

@@ -21,7 +21,12 @@ from nmt.runs import LOG, Run
 from nmt.runs.building import broken_laws_of, build_new
 from nmt.runs.locking import locked_for_training
 from nmt.runtime.distributed import World
-from nmt.runtime.precision import autocast, check_precision, pick_precision
+from nmt.runtime.precision import (
+    autocast,
+    check_precision,
+    pick_precision,
+    precision_of_inference,
+)
 from nmt.subwords.subwords import Subwords
 from nmt.training.config import Experiment, TrainConfig
 from nmt.training.kernel_trial import choose_own_kernels
@@ -156,7 +161,7 @@ def _prepare_validation(
 ) -> Validations:
     """Return the validation of the trainer's model, which translates as ``translate`` does."""
     config, world = experiment.train, trainer.world
-    precision = pick_precision(config.precision, world.device)
+    precision = precision_of_inference(pick_precision(config.precision, world.device))
     translator = Translator(
         trainer.model,
         subwords,

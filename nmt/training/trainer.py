@@ -36,6 +36,7 @@ from nmt.runtime.precision import Precision, autocast, pick_precision
 from nmt.training.augmented_split import growth, sentences_of_epochs
 from nmt.training.config import TrainConfig
 from nmt.training.divergence import FiniteWatch, FirstNonFinite
+from nmt.training.fp8 import use_fp8
 from nmt.training.losses.guided_alignment import GuidedCriterion, WordLinks
 from nmt.training.model_options import (
     checkpoint_activations,
@@ -112,6 +113,7 @@ class Trainer:
             round_linear_layers(model)
         if config.token_dropout:
             set_cutoff(model, config.token_dropout)
+        self.fp8 = use_fp8(model, world.device) if config.precision == "fp8" else None
         self.criterion = config.loss.criterion(model, run, config.compile)
         if config.guided_alignment:
             self.criterion = GuidedCriterion(self.criterion, config.guided_alignment)
@@ -176,6 +178,8 @@ class Trainer:
                 }
         self.state = state
         self.scale.restore(self.state.loss_scale)
+        if self.fp8 and state.fp8_history:
+            self.fp8.restore(state.fp8_history[self.world.rank % len(state.fp8_history)])
         self._restore_micro_batches()
         # The same kernels as before, for the same bits.
         is_known = state.own_kernels_devices == self.world.device_kinds()
@@ -276,6 +280,8 @@ class Trainer:
         # Set here instead of by torch's schedulers, whose state a checkpoint would have to hold.
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+        if self.fp8:
+            self.fp8.begin()
         sums = self._accumulate(update)
         norm = self._scale_gradients()
         # Reports sum over processes, and all processes count the same updates.
@@ -286,6 +292,8 @@ class Trainer:
         self.optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
         self.optimizer.step()  # does nothing where `found_inf` is one
         self.parallel.clear(self.optimizer)
+        if self.fp8:
+            self.fp8.end()
         if self.average:
             self.average.add(update.number, is_finite)
         self.running_stats.add(update, is_finite, **sums)
@@ -359,6 +367,7 @@ class Trainer:
         """
         self.state.running_stats = self.world.gather(self.running_stats.sums())
         self.state.loss_scale = self.scale.state() if self.scale.wanted else []
+        self.state.fp8_history = self.world.gather(self.fp8.values()) if self.fp8 else []
         weights = self.average.values if self.average else self.stored_weights()
         return (
             gather_tensors(self.parallel, weights, self.world.is_main),
@@ -437,6 +446,8 @@ class TrainerState:
     """Sums since the last report, of each process."""
     loss_scale: list[float] = field(default_factory=list)
     """In fp16, the loss scale, and the updates in a row without an overflow."""
+    fp8_history: list[list[list[float]]] = field(default_factory=list)
+    """In fp8, the largest values of each tensor in the last updates, of each process."""
     max_tokens: int = 0
     """Tokens of a micro-batch, with padding if there is any, that a trial found; 0 without one."""
     max_tokens_devices: list[str] = field(default_factory=list)

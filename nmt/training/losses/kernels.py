@@ -18,11 +18,12 @@ from nmt.data.vocabulary import PAD
 @triton.jit(do_not_specialize=["terms_stride"])
 def cross_entropy(
     logits, labels, weights, terms, terms_stride, on_label, on_pad,
-    VOCABULARY: tl.constexpr, PAD: tl.constexpr, WANTS_GRADIENT: tl.constexpr, BLOCK: tl.constexpr,
+    VOCABULARY: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    WANTS_GRADIENT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write the terms of the loss of a token, and the gradient in place of its logits."""
     token = tl.program_id(0)
-    logits += token.to(tl.int64) * VOCABULARY
+    logits += token.to(tl.int64) * STRIDE
     label = tl.load(labels + token)
     # Before the logits are overwritten, which other threads may begin earlier.
     of_label = tl.load(logits + label).to(tl.float32)
@@ -76,6 +77,7 @@ def differentiate_(
         cross_entropy[(len(logits),)](
             *(logits, labels, weights, terms, terms.stride(0), on_label, on_pad),
             VOCABULARY=logits.shape[1],
+            STRIDE=logits.stride(0),
             PAD=PAD,
             WANTS_GRADIENT=wants_gradient,
             BLOCK=BLOCK,

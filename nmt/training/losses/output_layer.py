@@ -24,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 
 from nmt.data.vocabulary import PAD
 from nmt.runtime.own_kernels import has_own_kernels
+from nmt.training.fp8 import Fp8Logits, Fp8Output, Slots
 
 SLICE_ELEMENTS = {"cpu": 1 << 23, "cuda": 1 << 27}
 """Number of logits of a slice of tokens, by device; in float32 they take 32 MiB and 512 MiB.
@@ -98,9 +99,11 @@ def sliced_loss(
         weights: [P] float32, factors of the tokens' costs; None if all are 1.
         cost: what the tokens cost.
     """
+    wants_gradient = torch.is_grad_enabled()
+    is_fp8 = isinstance(output, Fp8Output) and wants_gradient and cost.in_place
     loss, nll = SlicedLoss.apply(  # type: ignore[no-untyped-call]
         *(decoder_output, output.weight, output.bias, labels, weights),
-        *(cost, torch.is_grad_enabled()),
+        *(cost, wants_gradient, output.slots if is_fp8 else None),
     )
     return loss, nll
 
@@ -121,6 +124,7 @@ class SlicedLoss(torch.autograd.Function):
         weights: Tensor | None,
         cost: Cost,
         wants_gradient: bool,
+        slots: Slots | None,
     ) -> tuple[Tensor, Tensor]:
         """Return the loss and the negative log-likelihoods, and keep the loss's gradients."""
         (passes, tokens, _), device = decoder_output.shape, decoder_output.device.type
@@ -130,12 +134,17 @@ class SlicedLoss(torch.autograd.Function):
         # In float64, because a float32 sum over many tokens loses the last digits of each.
         loss, nll = (inputs.new_zeros(size, dtype=torch.float64) for size in ((), passes))
         room = inputs.new_empty(min(rows, tokens), len(weight))
+        in_fp8 = Fp8Logits(inputs[0], weight, slots) if slots and tokens else None
         with torch.autocast(device, enabled=False):
             for first in range(0, tokens, rows):
                 part = slice(first, min(first + rows, tokens))
                 table, gold = room[: part.stop - first], labels[part]  # [R, V], [R]
                 if cost.in_place:
-                    logits = [torch.mm(inputs[0, part], matrix.t(), out=table)]
+                    if in_fp8 is None:
+                        torch.mm(inputs[0, part], matrix.t(), out=table)
+                    else:
+                        table = in_fp8.of(part, room.dtype)
+                    logits = [table]
                     if offset is not None:
                         table += offset
                 else:
@@ -170,7 +179,7 @@ class SlicedLoss(torch.autograd.Function):
             (d_inputs * d_loss).to(inputs_dtype),
             (d_weight * d_loss).to(weight_dtype),
             None if d_bias is None else d_bias * d_loss,
-            *(None,) * 4,
+            *(None,) * 5,
         )
 
 
