@@ -354,13 +354,15 @@ def check_execution(execution: Execution) -> None:
     """Refuse the settings that are for models of this package alone.
 
     Raises:
-        NmtError: a shortlist on a GPU or a compiled step is requested.
+        NmtError: a shortlist on a GPU, or a compiled or recorded step is requested.
     """
     # On a GPU CTranslate2 pads its output layer, and then keeps the places of an earlier list.
     if execution.shortlist and execution.kind != "cpu":
         raise NmtError(f"shortlist: for CTranslate2 on a CPU alone; {use_engine('nmt')}")
     if execution.compile:
         raise NmtError(f"compile: an export does not run in torch; {use_engine('nmt')}")
+    if execution.cuda_graphs:
+        raise NmtError(f"cuda_graphs: an export does not run in torch; {use_engine('nmt')}")
 
 
 def search_options(config: SearchConfig) -> dict[str, Any]:

@@ -88,8 +88,8 @@ def ensemble_of(
         the shortlister if requested, else None.
 
     Raises:
-        NmtError: the shortlist of the first run is missing or damaged, `compile` is set for a CPU,
-            or all members are language models.
+        NmtError: the shortlist of the first run is missing or damaged, `compile` or `cuda_graphs`
+            is set for a CPU, or all members are language models.
     """
     if not any(member.model.reads_source for member in members):
         raise NmtError(
@@ -98,6 +98,8 @@ def ensemble_of(
         )
     if execution.compile and execution.kind == "cpu":
         raise NmtError("compile is for GPUs: a CPU would take longer; leave it out")
+    if execution.cuda_graphs and execution.kind == "cpu":
+        raise NmtError("cuda_graphs is for GPUs; leave it out")
     model, shortlister = one_of(members, config), None
     precision = execution.precision
     # Before the conversion, which packs the weights that it selects from.

@@ -41,6 +41,10 @@ class Execution:
     """Whether to compile a step of the search, on a GPU; see
     :func:`nmt.inference.ensembles.compile_steps`."""
 
+    cuda_graphs: bool = False
+    """Whether to launch each step of greedy and beam search as one CUDA graph; see
+    :mod:`nmt.inference.fast.recorded_search`."""
+
     def __post_init__(self) -> None:
         if self.precision not in (known := get_args(InferencePrecision)):
             raise NmtError(unknown("precision", str(self.precision), known))

@@ -24,6 +24,7 @@ from nmt.inference.alignment import (
     token_log_probabilities,
 )
 from nmt.inference.execution import ON_CPU, Execution
+from nmt.inference.fast.recorded_search import RecordedSearch
 from nmt.inference.fast.shortlister import Shortlister
 from nmt.inference.fast.workers import Workers
 from nmt.inference.lines import LineTranslator
@@ -72,6 +73,9 @@ class Translator(LineTranslator):
             shortlister: shortlister of the model, made before the conversion; None to search the
                 whole vocabulary.
             languages: source and target language; empty if unknown.
+
+        Raises:
+            NmtError: `execution.cuda_graphs` for a model whose steps have no fixed size.
         """
         super().__init__(subwords, config, languages)
         self.model = model
@@ -79,6 +83,7 @@ class Translator(LineTranslator):
         self.execution = execution
         self.device = torch.device(execution.device)
         self.shortlister = shortlister
+        self._recorded = RecordedSearch(model) if execution.cuda_graphs else None
         self._workers = Workers(self._search_batch, execution.workers)
         if execution.threads:
             torch.set_num_threads(execution.threads)
@@ -184,11 +189,14 @@ class Translator(LineTranslator):
         # No maximum length may cut what the request demands.
         least = [len(tokens) + 1 for tokens in forced]  # and EOS
         max_lengths = torch.tensor([*map(max, lengths, least)], device=device)
-        if self.shortlister is None:
-            results = strategy.search(self.model, source, max_lengths, constraints, phrases, count)
-        else:
+        asked = source, max_lengths, constraints, phrases, count
+        if self.shortlister is not None:
             vocabulary = self.shortlister.choose(source, as_rows(forced).to(device))
-            results = vocabulary.search(strategy, source, max_lengths, constraints, phrases, count)
+            results = vocabulary.search(strategy, *asked)
+        elif self._recorded is not None:
+            results = self._recorded.search(strategy, *asked)
+        else:
+            results = strategy.search(self.model, *asked)
         if self.config.coverage_penalty:
             results = with_coverage(results, self.model, source, self.config.coverage_penalty)
         elif strategy.coverage_penalty:

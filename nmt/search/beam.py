@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from nmt.data.vocabulary import EOS, PAD
-from nmt.lazy import F, torch
+from nmt.lazy import torch
 from nmt.search.base import SearchState, Strategy, strategies
 from nmt.search.hypotheses import Continuations, Hypotheses, Hypothesis, best_first
 from nmt.search.ranking import LengthPenalty, length_penalties
@@ -153,7 +153,7 @@ class BeamState(SearchState):
         parents = best // values.size(-1)
         log_probabilities = values.flatten(1).gather(1, best)
         # The length of a candidate without BOS is the length of its parent with BOS.
-        divisor = _divisor(self.strategy.length_penalty, self.alive.tokens.size(-1))
+        divisor = self._divisor(self.alive.length)
         candidates = self.alive.extend(
             tokens.flatten(1).gather(1, best),
             log_probabilities,
@@ -213,18 +213,27 @@ class BeamState(SearchState):
     def _finish(self, candidates: Hypotheses, is_eos: Tensor) -> None:
         """Merge the candidates that end into the finished set."""
         # Finished sequences are padded, so that they have the length of the new candidates.
-        old = replace(self.finished, tokens=F.pad(self.finished.tokens, (0, 1), value=PAD))
+        old = self.finished.padded()
         if not is_eos.is_cuda and not is_eos.any():  # on a GPU the check would synchronise
             self.finished = old
             return
         new = replace(candidates, scores=candidates.scores.masked_fill(~is_eos, float("-inf")))
-        both = Hypotheses(
-            torch.cat((old.tokens, new.tokens), dim=1),
-            torch.cat((old.log_probabilities, new.log_probabilities), dim=1),
-            torch.cat((old.scores, new.scores), dim=1),
+        both = replace(
+            old,
+            tokens=torch.cat((old.tokens, new.tokens), dim=1),
+            log_probabilities=torch.cat((old.log_probabilities, new.log_probabilities), dim=1),
+            scores=torch.cat((old.scores, new.scores), dim=1),
         )
         best = both.scores.argsort(dim=1, descending=True, stable=True)
         self.finished = both.take(best[:, : old.scores.size(1)])
+
+    def _divisor(self, length: int | Tensor) -> float | Tensor:
+        """Return the length penalty of hypotheses of a number of tokens."""
+        penalty = self.strategy.length_penalty
+        if isinstance(length, int):
+            return _divisor(penalty, length)
+        divisor: Tensor = penalty.divisor(length)  # [1]; a GPU is not waited for
+        return divisor
 
     def is_done(self) -> Tensor:
         """Return the sentences that meet the strategy's stop criterion: [B] bool."""
@@ -236,8 +245,7 @@ class BeamState(SearchState):
         bound = best / self.final_divisors
         if self.strategy.stop == "current_length":
             # BOS does not count.
-            length = self.alive.tokens.size(-1) - 1
-            bound = best / _divisor(self.strategy.length_penalty, length)
+            bound = best / self._divisor(self.alive.length - 1)
         # optimistic, as the paper's code stops, asks for the best hypothesis alone.
         deciding = 0 if self.strategy.stop == "optimistic" else -1
         is_decided = self.finished.scores[:, deciding] >= bound

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK
-from nmt.lazy import torch
+from nmt.lazy import F, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,31 +63,45 @@ class Hypotheses:
         before = self.tokens
         if parents is not None:
             before = before.gather(1, parents[..., None].expand(-1, -1, before.size(-1)))
-        return Hypotheses(torch.cat((before, tokens[..., None]), dim=-1), log_probabilities, scores)
+        longer = torch.cat((before, tokens[..., None]), dim=-1)
+        return replace(self, tokens=longer, log_probabilities=log_probabilities, scores=scores)
+
+    @property
+    def length(self) -> int | Tensor:
+        """Number of tokens of each row, with BOS and padding: T, or a tensor [1] int64."""
+        return self.tokens.size(-1)
+
+    def padded(self) -> Hypotheses:
+        """Append padding to each row."""
+        return replace(self, tokens=F.pad(self.tokens, (0, 1), value=PAD))
 
     def take(self, index: Tensor) -> Hypotheses:
         """Select the rows `index` [B, R'] of each sentence."""
         # expand copies nothing.
         wide = index[..., None].expand(-1, -1, self.tokens.size(-1))
-        return Hypotheses(
-            self.tokens.gather(1, wide),
-            self.log_probabilities.gather(1, index),
-            self.scores.gather(1, index),
+        return replace(
+            self,
+            tokens=self.tokens.gather(1, wide),
+            log_probabilities=self.log_probabilities.gather(1, index),
+            scores=self.scores.gather(1, index),
         )
 
     def select_sentences(self, sentences: Tensor) -> Hypotheses:
         """Select all rows of the given sentences: indices [B'] int64."""
-        return Hypotheses(
-            self.tokens[sentences], self.log_probabilities[sentences], self.scores[sentences]
+        return replace(
+            self,
+            tokens=self.tokens[sentences],
+            log_probabilities=self.log_probabilities[sentences],
+            scores=self.scores[sentences],
         )
 
     def without(self, pruned: Tensor) -> Hypotheses:
         """Set scores and log-probabilities to minus infinity where `pruned` [B, R] is True."""
         never = float("-inf")
-        return Hypotheses(
-            self.tokens,
-            self.log_probabilities.masked_fill(pruned, never),
-            self.scores.masked_fill(pruned, never),
+        return replace(
+            self,
+            log_probabilities=self.log_probabilities.masked_fill(pruned, never),
+            scores=self.scores.masked_fill(pruned, never),
         )
 
     def hypotheses(self) -> list[list[Hypothesis]]:
@@ -106,7 +120,8 @@ class Hypotheses:
                     finished = EOS in tokens
                     # Rows of a batch are equally long: after EOS there is only padding.
                     end = tokens.index(EOS) if finished else len(tokens)
-                    lists[-1].append(Hypothesis(tokens[1:end], log_probability, score, finished))
+                    output = tokens[tokens.index(BOS) + 1 : end]
+                    lists[-1].append(Hypothesis(output, log_probability, score, finished))
         return lists
 
 

@@ -226,6 +226,15 @@ Compile = Annotated[
     ),
 ]
 
+CudaGraphs = Annotated[
+    bool,
+    typer.Option(
+        "--cuda-graphs",
+        help="Launch each step of greedy and beam search on a GPU as one CUDA graph.",
+        rich_help_panel=SPEED,
+    ),
+]
+
 Workers = Annotated[
     int | None,
     typer.Option(
@@ -306,6 +315,7 @@ def translate(
     precision: PrecisionName = "fp32",
     shortlist: Shortlist = False,
     compile: Compile = False,
+    cuda_graphs: CudaGraphs = False,
     workers: Workers = None,
     threads: Threads = None,
 ) -> None:
@@ -343,6 +353,7 @@ def translate(
             threads=threads or (1 if on_cpu else None),
             shortlist=shortlist,
             compile=compile,
+            cuda_graphs=cuda_graphs,
         )
         load = _engine(engine, models, execution, world)
         trained_with = recipe_of(models[0], settings.trust_plugins)

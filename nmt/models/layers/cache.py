@@ -44,6 +44,10 @@ class BeamAncestry:
         """Whether a sentence has ever had more than one row."""
         return self._entries is not None
 
+    def step(self, cache: KeyValueCache | None = None) -> DecodingStep:
+        """Return the newest step, of the whole model or of a layer with this shared cache."""
+        return DecodingStep(self.position, cache, None if cache is None else self)
+
     def bias(self, dtype: torch.dtype) -> Tensor | None:
         """Return the bias of scores [B, 1, K, E]: 0 at a row's ancestors, else -infinity.
 
@@ -200,7 +204,7 @@ class SharedCache(KeyValueCache):
 
     def attend(self, sublayer: nn.Module, x: Tensor, ancestry: BeamAncestry) -> Tensor:
         """Attend with K queries per sentence."""
-        attended: Tensor = sublayer(x, DecodingStep(ancestry.position, self, ancestry))
+        attended: Tensor = sublayer(x, ancestry.step(self))
         return attended
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:

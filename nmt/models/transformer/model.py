@@ -22,7 +22,7 @@ from nmt.models.base import AttentionMap, Model, ResidualPart, State, architectu
 from nmt.models.kernels.packs import filled_if_costly
 from nmt.models.layers.attention import MultiHeadAttention
 from nmt.models.layers.basic import Dropout, ResidualModule, embedding
-from nmt.models.layers.cache import DecodingStep, Memory, TokenMixer
+from nmt.models.layers.cache import Memory, TokenMixer
 from nmt.models.layers.sentences import Packed, Padded, SentenceLayout
 from nmt.models.recording import recorded_attention
 from nmt.models.transformer.config import TransformerSizes
@@ -220,10 +220,9 @@ class Transformer(Model):
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         """Return the decoder output [B, K, D] after `tokens` [B, K]; advances the state."""
         assert isinstance(state, TransformerState)
-        # Before `grow`: the position of the newest token is the number of steps before it.
-        step = DecodingStep(state.ancestry.steps)
-        x = self._embed(self.target_embedding, self.positions, tokens, step)  # [B, K, D]
         state.ancestry.grow(tokens)
+        step = state.ancestry.step()
+        x = self._embed(self.target_embedding, self.positions, tokens, step)  # [B, K, D]
         for layer, keys_values, cache in zip(
             self.decoder, state.memory.layers, state.caches, strict=True
         ):
