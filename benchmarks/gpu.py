@@ -1,15 +1,19 @@
 """All tests and measurements on a GPU in one command, for a machine that is lent for minutes.
 
-    benchmarks/gpu.sh --minutes 10 --output work/gpu --write-docs
+    benchmarks/gpu.sh --minutes 9 --output work/gpu --part 1
+    benchmarks/gpu.sh --minutes 9 --output work/gpu --part 2 --write-docs
 
-The command runs one stage after another: training, decoding, the loader, the tests marked `gpu`,
-compiled training, the paper's base model for the time that is left, and CTranslate2. Each stage is
-a process with a share of the time. When a stage ends, `results.jsonl` in the output directory gets
-its line, and `tables.md` is written anew, so that finished figures survive whatever comes later.
-`log.txt` holds what the processes print. A stage that fails or takes too long is reported, the next
-stage begins, and the exit status is 1. `--write-docs` puts the tables into docs/results/speed.md. A
-later run adds to the same directory; `--stages` names some of the stages, or none, to write the
-tables again.
+The command runs one stage after another, the most important first: in part 1 training and decoding,
+in part 2 losses in bf16 and fp8, CTranslate2 on the same weights, the tests marked `gpu`, and what
+is compared with older figures. Each stage is a process with a share of the time. When a stage ends,
+`results.jsonl` in the output directory gets its line, and `tables.md` is written anew, so that
+finished figures survive whatever comes later. `log.txt` holds what the processes print. A stage
+that fails or takes too long is reported, the next stage begins, and the exit status is 1.
+`--write-docs` puts the tables into docs/results/speed.md. A later run adds to the same directory;
+`--stages` names some of the stages, or none, to write the tables again.
+
+CTranslate2's wheel needs cuBLAS of CUDA 12. Where torch brings a later one, the stage links that
+under the name that the wheel looks for.
 """
 
 from __future__ import annotations
@@ -70,6 +74,8 @@ class Stage:
     commands: list[list[str]]
     read: Callable[[str], list[Record]] = field(default=objects)
     """Returns the results, given what the commands printed."""
+    part: int = 1
+    """Number of the call of the command that measures it."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,8 @@ class Sizes:
     loader: tuple[str, ...] = ("--seconds=12",)
     pairs: tuple[str, ...] = ("--pairs=200000",)
     vocabulary: str = "37000"
-    training: tuple[str, ...] = ("log_every=50", "valid_every=100000", "save_every=100000")
+    training: tuple[str, ...] = ("log_every=100", "valid_every=100000", "save_every=100000")
+    curve: tuple[str, ...] = ("max_updates=2000", "cuda_graphs=true")
 
 
 TINY_MODEL = (
@@ -109,7 +116,8 @@ TINY = Sizes(
     loader=("--seconds=0.1", "--pairs=50", "--tokens-per-update=200"),
     pairs=("--pairs=300", "--held-out=5"),
     vocabulary="400",
-    training=("log_every=1", "max_updates=2", "tokens_per_update=200", "precision=fp32"),
+    training=("log_every=1", "tokens_per_update=200"),
+    curve=("max_updates=2",),
 )
 
 
@@ -149,45 +157,64 @@ def stages(sizes: Sizes, scratch: Path, data: Path | None) -> list[Stage]:
         options = (*sizes.decoding, *more, "--batches", *sizes.batches)
         return [benchmark("translation_batches", "--arch", arch, *options)]
 
-    junit, replica, run = (scratch / name for name in ("tests.xml", "replica", "run"))
+    def curve(precision: str) -> Stage:
+        settings = (*sizes.training, *sizes.curve, f"precision={precision}")
+        train = [f"--set={it}" for it in (*sizes.base, *sizes.micro_batch)]
+        train += [f"--set=train.{it}" for it in settings]
+        places = [f"--data={data or replica / 'data-bin'}", f"--save-dir={runs / precision}"]
+        command = [python, "-m", "nmt", "train", *places, *train, "--max-minutes={minutes}"]
+        run = runs / precision
+        return Stage(f"curve {precision}", 0.9, [command], lambda _: progress(run), part=2)
+
+    junit, replica, runs = (scratch / name for name in ("tests.xml", "replica", "runs"))
     base, big = sizes.archs
-    places = [f"--data={data or replica / 'data-bin'}", f"--save-dir={run}"]
-    settings = [f"--set={it}" for it in (*sizes.base, *(f"train.{it}" for it in sizes.training))]
-    settings += [f"--set={it}" for it in sizes.micro_batch]
+    compiled = "train.compile=true"
+    fp8 = "train.precision=fp8"
+    exported = scratch / "ct2"
+    graphs = ("--cuda-graphs", "--no-profile")
+    of_run = ("--model", str(runs / "bf16"), "--batches", *sizes.batches)
     return [
-        Stage("train base", 0.5, training(sizes.base)),
-        Stage("train base graphs", 0.5, training(sizes.base, *sizes.graphs)),
-        Stage("train big", 0.5, training(sizes.big)),
-        Stage("decode base", 1.0, decoding(base)),
-        Stage("decode base greedy", 0.4, decoding(base, "--beam=1", "--no-profile")),
-        Stage("decode big", 0.7, decoding(big, "--no-profile")),
-        Stage("loader", 0.3, [benchmark("loader", *sizes.loader)]),
-        Stage("tests", 2.2, [test_command(sizes, junit)], lambda _: outcomes(junit)),
-        *([] if data else [Stage("data", 0.5, replica_commands(sizes, replica))]),
-        Stage("train base compiled", 1.1, training(sizes.base, "train.compile=true")),
+        Stage("train base compiled graphs", 1.1, training(sizes.base, compiled, *sizes.graphs)),
+        Stage("train base graphs", 0.6, training(sizes.base, *sizes.graphs)),
+        Stage("train big compiled graphs", 1.1, training(sizes.big, compiled, *sizes.graphs)),
+        Stage("decode base graphs", 0.5, decoding(base, *graphs)),
+        Stage("decode base greedy graphs", 0.5, decoding(base, "--beam=1", *graphs)),
         Stage(
-            "train base compiled graphs",
+            "train big fp8 compiled graphs", 1.1, training(sizes.big, fp8, compiled, *sizes.graphs)
+        ),
+        Stage(
+            "train base fp8 compiled graphs",
             1.1,
-            training(sizes.base, "train.compile=true", *sizes.graphs),
+            training(sizes.base, fp8, compiled, *sizes.graphs),
         ),
-        Stage("train big compiled", 1.1, training(sizes.big, "train.compile=true")),
-        Stage(
-            "paper",
-            1.5,
-            [[python, "-m", "nmt", "train", *places, *settings, "--max-minutes={minutes}"]],
-            lambda _: progress(run),
-        ),
+        Stage("train big graphs", 0.6, training(sizes.big, *sizes.graphs)),
+        *([] if data else [Stage("data", 0.5, replica_commands(sizes, replica), part=2)]),
+        curve("bf16"),
         Stage(
             "ctranslate2",
-            0.3,
+            0.6,
             [
-                [python, "-m", "nmt", "export", f"--model={run}", f"--output={scratch / 'ct2'}"],
+                [python, "-m", "nmt", "export", f"--model={runs / 'bf16'}", f"--output={exported}"],
                 benchmark(
-                    *("ctranslate2_batches", f"--model={scratch / 'ct2'}", "--batches"),
-                    *sizes.batches,
+                    *("ctranslate2_batches", f"--model={exported}", "--batches", *sizes.batches)
                 ),
             ],
+            part=2,
         ),
+        Stage(
+            "decode same weights",
+            0.4,
+            [benchmark("translation_batches", *sizes.decoding, *of_run, *graphs)],
+            part=2,
+        ),
+        curve("fp8"),
+        Stage("tests", 2.2, [test_command(sizes, junit)], lambda _: outcomes(junit), part=2),
+        Stage("train base", 0.5, training(sizes.base), part=2),
+        Stage("train big", 0.5, training(sizes.big), part=2),
+        Stage("decode base", 1.0, decoding(base), part=2),
+        Stage("decode base greedy", 0.4, decoding(base, "--beam=1", "--no-profile"), part=2),
+        Stage("decode big", 0.7, decoding(big, "--no-profile"), part=2),
+        Stage("loader", 0.3, [benchmark("loader", *sizes.loader)], part=2),
     ]
 
 
@@ -205,11 +232,23 @@ def outcomes(junit: Path) -> list[Record]:
 
 
 def progress(run: Path) -> list[Record]:
-    """The first and the last report of a training, and its last validation."""
+    """The reports of a training, and its last validation."""
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    reports = [line for line in lines if line["record"] == "train"]
     validations = [line for line in lines if line["record"] == "validation"]
-    return [*reports[:1], *reports[-1:], *validations[-1:]]
+    return [line for line in lines if line["record"] == "train"] + validations[-1:]
+
+
+def with_cublas(scratch: Path) -> str:
+    """LD_LIBRARY_PATH by which CTranslate2 finds a cuBLAS, also one of a later CUDA."""
+    paths = [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(":") if path]
+    for entry in filter(None, map(Path, sys.path)):
+        for library in sorted(entry.glob("nvidia/*/lib/libcublas*.so.*")):
+            name = library.name.split(".so.")[0]
+            link = scratch / f"{name}.so.12"
+            if not link.exists():
+                link.symlink_to(library)
+            paths.append(str(library.parent))
+    return ":".join([*paths, str(scratch)])
 
 
 def run_stage(stage: Stage, seconds: float, log: IO[str]) -> Record:
@@ -310,6 +349,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0, help="for everything [10]")
     parser.add_argument("--output", type=Path, default=Path("work/gpu"), help="[work/gpu]")
     parser.add_argument("--data", type=Path, help="dataset of the base model; a replica without")
+    parser.add_argument("--part", type=int, choices=(1, 2), help="stages of one call [all]")
     parser.add_argument("--stages", nargs="*", help="names of stages, with _ for a space [all]")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes, also on a CPU")
     parser.add_argument("--write-docs", action="store_true", help=f"tables into {DOCUMENT.name}")
@@ -329,10 +369,14 @@ def main() -> None:
                 arguments.data and arguments.data.resolve(),
             )
         }
-        chosen = list(known) if arguments.stages is None else arguments.stages
+        part = arguments.part
+        of_part = [name for name, stage in known.items() if part in (None, stage.part)]
+        chosen = of_part if arguments.stages is None else arguments.stages
         if unknown := [name for name in chosen if name not in known]:
             parser.error(f"unknown stages {', '.join(unknown)}; there are {', '.join(known)}")
         named = [known[name] for name in chosen]
+        (Path(scratch) / "cublas").mkdir()
+        os.environ["LD_LIBRARY_PATH"] = with_cublas(Path(scratch) / "cublas")
         if arguments.tiny:
             # A CPU would take minutes to compile, and its threads wait for each other.
             os.environ |= {"TORCH_COMPILE_DISABLE": "1", "OMP_NUM_THREADS": "1"}

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs all tests and measurements on a GPU in one command, and writes their tables:
 #
-#     benchmarks/gpu.sh --minutes 10 --output work/gpu [--write-docs]
+#     benchmarks/gpu.sh --minutes 9 --output work/gpu --part 1
+#     benchmarks/gpu.sh --minutes 9 --output work/gpu --part 2 --write-docs
 #
 # PYTHON names the interpreter. nmt needs no installation, only its dependencies.
 set -euo pipefail

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ def tables(records: dict[str, Record]) -> str:
         return "Not measured yet.\n"
     last = max(records.values(), key=lambda record: str(record["date"]))
     parts = [f"{last['date']}, {last['device']}, torch {last['torch']}."]
-    for make in (stages, training, decoding, loader, paper):
+    for make in (stages, training, kernels, decoding, loader, curves):
         parts += ["\n".join(make(records))]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -50,48 +51,90 @@ def stages(records: dict[str, Record]) -> Iterator[str]:
 def training(records: dict[str, Record]) -> Iterator[str]:
     """Yield the speed of training."""
     rows = []
-    for name, record in records.items():
-        for result in record["results"] if name.startswith("train ") else ():
-            low, high = result["range"]["engine"]
-            update_ms = (
-                1e3
-                * result["tokens_per_update"]
-                / max(1, result["target_tokens_per_second"]["engine"])
+    for name, result in trainings(records):
+        low, high = result["range"]["engine"]
+        busy = result["profile"]["milliseconds_of_an_update"] / update_ms(result)
+        rows.append(
+            (
+                name,
+                result["precision"],
+                f"{result['target_tokens_per_second']['engine']:,} ({low:,}-{high:,})",
+                result["peak_memory_mb"]["engine"],
+                f"{result['matrix_gflop_per_second'] / 1e3:,.1f}",
+                f"{result['engine_share_of_matrix_ceiling']:.1%}",
+                f"{busy:.0%}",
+                ", ".join(result["own_kernels"]),
             )
-            busy = result["profile"]["milliseconds_of_an_update"] / update_ms
-            rows.append(
-                (
-                    name.removeprefix("train "),
-                    result["precision"],
-                    f"{result['target_tokens_per_second']['engine']:,} ({low:,}-{high:,})",
-                    result["peak_memory_mb"]["engine"],
-                    f"{result['matrix_gflop_per_second'] / 1e3:,.1f}",
-                    f"{result['engine_share_of_matrix_ceiling']:.1%}",
-                    f"{busy:.0%}",
-                )
-            )
+        )
     header = "training | precision | target tokens/s (range) | peak memory, MB"
-    yield from table(
-        f"{header} | matrix ceiling, TFLOP/s | share of the ceiling | busy with kernels", rows
-    )
+    header += " | matrix ceiling, TFLOP/s | share of the ceiling | busy with kernels"
+    yield from table(f"{header} | kernels that a trial chose", rows)
+
+
+def trainings(records: dict[str, Record]) -> Iterator[tuple[str, Record]]:
+    """Yield name and result of each measured training."""
+    for name, record in records.items():
+        if name.startswith("train "):
+            chosen: list[str] = []
+            for result in record["results"]:
+                chosen = result.get("own_kernels", chosen)
+                if "range" in result:
+                    yield name.removeprefix("train "), {**result, "own_kernels": chosen}
+
+
+def update_ms(result: Record) -> float:
+    """Milliseconds of an update."""
+    speed = max(1, result["target_tokens_per_second"]["engine"])
+    return float(1e3 * result["tokens_per_update"] / speed)
+
+
+KINDS = {
+    "attention": "attend|query_gradient|key_gradient|flash",
+    "loss": "cross_entropy",
+    "norms": "add_norm|layer_norm",
+    "rounding to fp8": r"\bfp8\b",
+    "products": r"::\w*mm$|gemm|nvjet|cutlass|xmma|splitk|scaled_mm|matmul",
+    "optimizer": "multi_tensor|foreach|adam",
+    "embeddings": "embedding|index|sort",
+    "dropout": "dropout",
+    "compiled": "^triton_",
+    "elementwise": "",
+}
+"""Kinds of kernels, and patterns of their names; the first that matches counts."""
+
+
+def kernels(records: dict[str, Record]) -> Iterator[str]:
+    """Yield the milliseconds of an update by kind of kernel, next to the floors of flops.py."""
+    rows = []
+    for name, result in trainings(records):
+        spent = dict.fromkeys(KINDS, 0.0)
+        for kernel, milliseconds in result["profile"]["kernels"]:
+            kind = next(kind for kind, it in KINDS.items() if re.search(it, kernel, re.I))
+            spent[kind] += milliseconds
+        whole = result["profile"]["milliseconds_of_an_update"]
+        cells = [f"{it:.2f}" for it in (*spent.values(), whole - sum(spent.values()))]
+        rows.append((name, *cells, f"{update_ms(result):.1f}"))
+    columns = " | ".join(KINDS)
+    yield from table(f"kernels of an update, ms | {columns} | smaller ones | whole update", rows)
 
 
 def decoding(records: dict[str, Record]) -> Iterator[str]:
     """Yield the speed of translation by the number of sentences in a batch."""
-    measured = {
-        name: {result["sentences"]: result for result in record["results"]}
-        for name, record in records.items()
-        if (name.startswith("decode ") or name == "ctranslate2") and record["results"]
-    }
+    measured: dict[tuple[str, str], dict[int, Record]] = {}
+    for name, record in records.items():
+        if name.startswith("decode ") or name == "ctranslate2":
+            for result in record["results"]:
+                of_engine = measured.setdefault((name, result["precision"]), {})
+                of_engine[result["sentences"]] = result
     sizes = sorted({size for results in measured.values() for size in results})
     rows = []
-    for name, results in measured.items():
+    for (name, precision), results in measured.items():
         speeds = [
             results[size]["target_tokens_per_second"] if size in results else "" for size in sizes
         ]
         best = max(result["target_tokens_per_second"] for result in results.values())
-        first = next(iter(results.values()))
-        rows.append((name, first["precision"], first["beam"], *speeds, f"{best / PUBLISHED:.1f}"))
+        beam = next(iter(results.values()))["beam"]
+        rows.append((name, precision, beam, *speeds, f"{best / PUBLISHED:.1f}"))
     columns = " | ".join(f"{size:,}" for size in sizes)
     header = f"target tokens/s by sentences in a batch | precision | beam | {columns}"
     yield from table(f"{header} | best over {PUBLISHED:,}", rows)
@@ -110,17 +153,21 @@ def loader(records: dict[str, Record]) -> Iterator[str]:
     yield from table("loader alone, one core | pairs/s | target tokens/s", rows)
 
 
-def paper(records: dict[str, Record]) -> Iterator[str]:
-    """Yield the reports of the training of the paper's base model."""
-    rows = [
-        (
-            result["update"],
-            f"{result['seconds']:.0f}" if "seconds" in result else "",
-            f"{result['loss']:.3f}",
-            f"{result['perplexity']:.2f}",
-            f"{result['target_tokens_per_second']:,.0f}" if "seconds" in result else "validation",
-        )
-        for result in records.get("paper", {"results": []})["results"]
-    ]
-    header = "base model on a replica, update | seconds | loss | perplexity | target tokens/s"
-    yield from table(header, rows)
+def curves(records: dict[str, Record]) -> Iterator[str]:
+    """Yield the loss of the base model by update, in each precision."""
+    reports: dict[str, dict[int, Record]] = {}
+    for name, record in records.items():
+        if name.startswith("curve "):
+            precision = name.removeprefix("curve ")
+            reports[precision] = {it["update"]: it for it in record["results"] if "seconds" in it}
+    updates = sorted({update for every in reports.values() for update in every})
+    rows = []
+    for update in updates:
+        row: list[object] = [update]
+        for every in reports.values():
+            report = every.get(update)
+            speed = "" if report is None else f"{report['target_tokens_per_second']:,.0f}"
+            row += ["" if report is None else f"{report['loss']:.3f}", speed]
+        rows.append(row)
+    columns = " | ".join(f"loss in {it} | target tokens/s" for it in reports)
+    yield from table(f"base model on a replica, update | {columns}", rows)

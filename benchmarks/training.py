@@ -56,6 +56,7 @@ from nmt.runtime.distributed import World, join, pick_device
 from nmt.runtime.machine import keep_few_kernels, keep_freed_memory
 from nmt.runtime.precision import autocast, low_dtype, pick_precision
 from nmt.training.config import TrainConfig
+from nmt.training.kernel_trial import choose_own_kernels
 from nmt.training.reporting.report import peak_memory_mb
 from nmt.training.trainer import Trainer
 
@@ -63,7 +64,7 @@ Step = Callable[[Update], object]
 """Trains on one update."""
 
 SYNTHETIC_PAIRS = 100_000
-KERNELS = 25
+KERNELS = 80
 """Number of kernels that a profile names."""
 
 
@@ -191,6 +192,8 @@ class Setting:
         model.train()
         split = dataset.split("train")
         trainer = Trainer(None, self.train, model.to(world.device), split, world)  # type: ignore[arg-type]
+        if trainer.needs_kernel_trial:  # as the command does
+            print(json.dumps({"own_kernels": choose_own_kernels(trainer)}), flush=True)
         return lambda update: trainer.step(update, 1e-4), trainer.loader.updates(1)
 
     def bucketed(self, world: World) -> tuple[Step, Iterator[Update]]:

@@ -2,9 +2,10 @@
 
     python benchmarks/translation_batches.py --arch transformer_base --batches 1 8 64 512
 
-Weights are random, and sources random tokens with lengths like those of WMT14. Every output has
---length tokens, for the end of a sentence is made unlikely. The share of time outside matrix
-products is that of the whole wall clock, in which a device may also wait for its next kernel.
+Weights are random without --model, and sources random tokens with lengths like those of WMT14.
+Every output has --length tokens, as the end of a sentence is made unlikely. The share of time
+outside matrix products is that of the whole wall clock, in which a device may also wait for its
+next kernel.
 """
 
 from __future__ import annotations
@@ -14,18 +15,22 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from nmt.data.vocabulary import EOS, PAD
 from nmt.inference.ensembles import compile_steps
 from nmt.inference.fast.kernels import choose_attention, convert
+from nmt.inference.fast.recorded_search import RecordedSearch
 from nmt.models import Model, ModelConfig
 from nmt.recipe.config import build
+from nmt.runs import load_model
 from nmt.runtime.distributed import pick_device
 from nmt.runtime.machine import keep_freed_memory
 from nmt.runtime.precision import InferencePrecision, autocast, pick_precision
@@ -40,12 +45,20 @@ FUSED_ATTENTION = ("flash_attention", "efficient_attention", "cudnn_attention")
 
 
 def random_model(architecture: str, vocabulary: int) -> Model:
-    """A model whose outputs never end: the logit of the end is zero, and others are greater."""
+    """A model with random weights."""
     config = build(ModelConfig, {"arch": architecture}, "model")  # type: ignore[type-abstract]
     torch.manual_seed(1)
-    model = config.build(vocabulary, vocabulary, True)
+    return config.build(vocabulary, vocabulary, True)
+
+
+def without_end(model: Model) -> Model:
+    """The model, with outputs that never end, for evaluation."""
+    output = nn.Linear(model.output.in_features, model.output.out_features)
+    nn.init.zeros_(output.bias)
+    output.weight = model.output.weight
     with torch.no_grad():
-        model.output.weight[EOS] = 0.0
+        output.bias[EOS] = -1e4
+    model.output = output
     return model.eval()
 
 
@@ -95,6 +108,7 @@ def main() -> None:
     """Measures, and prints one JSON object for each size of a batch."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--arch", default="transformer_base")
+    parser.add_argument("--model", type=Path, help="run with the weights [random]")
     parser.add_argument("--vocabulary", type=int, default=37000)
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--device", default="auto")
@@ -103,25 +117,34 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 8, 32, 128, 512])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--compile", action="store_true", help="as nmt translate --compile")
+    parser.add_argument("--cuda-graphs", action="store_true", help="as nmt translate --cuda-graphs")
     parser.add_argument("--no-profile", action="store_true", help="no share outside products")
     arguments = parser.parse_args()
     keep_freed_memory()
     device = torch.device(pick_device(arguments.device))
     choose_attention(device.type)
     precision = cast(InferencePrecision, pick_precision(arguments.precision, device))
-    model = random_model(arguments.arch, arguments.vocabulary).to(device)
+    if arguments.model is None:
+        model = random_model(arguments.arch, arguments.vocabulary)
+    else:
+        model = load_model(arguments.model, device).model
+    vocabulary = model.output.out_features
+    model = without_end(model).to(device)
     convert(model, precision, device)
     if arguments.compile:
         compile_steps(model)
     strategy = Beam(beam=arguments.beam) if arguments.beam > 1 else Greedy()
+    search = partial(strategy.search, model)
+    if arguments.cuda_graphs:
+        search = partial(RecordedSearch(model).search, strategy)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     for size in arguments.batches:
-        source = sources(size, arguments.vocabulary, device)
+        source = sources(size, vocabulary, device)
         lengths = torch.full((size,), arguments.length, device=device)
 
         def run(source: Tensor = source, lengths: Tensor = lengths) -> object:
             with torch.inference_mode(), autocast(precision, device):
-                return strategy.search(model, source, lengths)
+                return search(source, lengths)
 
         timed(run, device)  # warms up
         seconds = statistics.median(timed(run, device) for _ in range(arguments.rounds))
@@ -130,6 +153,7 @@ def main() -> None:
             "arch": arguments.arch,
             "precision": precision,
             "compiled": arguments.compile,
+            "cuda_graphs": arguments.cuda_graphs,
             "beam": arguments.beam,
             "sentences": size,
             "milliseconds": round(1000 * seconds, 1),

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import interpreted_loss
+import interpreted_sublayers
 import numpy as np
 import pytest
 import torch
@@ -31,14 +32,18 @@ from nmt.data.dataset import Dataset
 from nmt.data.packing import Packing
 from nmt.data.vocabulary import EOS
 from nmt.inference.ensembles import compile_steps
+from nmt.inference.fast.recorded_search import RecordedSearch
 from nmt.models import Model, architectures
 from nmt.models.kernels import packs as packed_attention
 from nmt.models.kernels.packs import PackKernel
 from nmt.models.transformer.model import TransformerConfig
 from nmt.runtime.distributed import World
+from nmt.runtime.own_kernels import OPTIONAL
 from nmt.runtime.precision import InferencePrecision, autocast
-from nmt.search import Beam
+from nmt.search import Beam, Greedy, Strategy
+from nmt.training import kernel_trial
 from nmt.training.config import TrainConfig
+from nmt.training.fp8 import BACKWARD, FORWARD
 from nmt.training.parallel import cuda_graphs
 from nmt.training.parallel.processes import DataParallel, FullyShardedDataParallel
 from nmt.training.trainer import Trainer
@@ -230,6 +235,22 @@ def test_a_compiled_step_finds_the_same(name: str) -> None:
     assert search(model, torch.device("cuda")) == expected
 
 
+@pytest.mark.gpu  # tests/test_recorded_search.py is for CPUs
+@pytest.mark.parametrize("strategy", [Greedy(), Beam()], ids=["greedy", "beam"])
+def test_recorded_steps_find_the_same(strategy: Strategy) -> None:
+    torch.manual_seed(1)
+    model = tiny("transformer_base").build(VOCABULARY, VOCABULARY, True).eval().cuda()
+    recorded = RecordedSearch(model)
+    limits = torch.tensor([50, 9, 7], device="cuda")
+    with torch.inference_mode():
+        expected = strategy.search(model, some_sources().cuda(), limits)
+        for _ in range(2):
+            found = recorded.search(strategy, some_sources().cuda(), limits)
+            assert [[it.tokens for it in list_] for list_ in found] == [
+                [it.tokens for it in list_] for list_ in expected
+            ]
+
+
 # Training
 
 
@@ -274,6 +295,43 @@ def test_the_kernel_of_the_loss_computes_what_operators_of_torch_do(
 ) -> None:
     most = 1e-6 if dtype == torch.float32 else 0.005
     assert max(interpreted_loss.errors(dtype, weighted, "cuda")) < most
+
+
+@pytest.mark.gpu  # tests/test_own_kernels.py interprets the kernels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_kernels_between_products_compute_what_float64_does(dtype: torch.dtype) -> None:
+    most = 1e-5 if dtype == torch.float32 else 0.01
+    for width, dropout in ((512, 0.1), (1024, 0.3), (48, 0.0)):
+        *errors, share = interpreted_sublayers.add_norm_errors(dtype, width, dropout, "cuda")
+        assert max(errors) < most
+        assert share < 0.02
+    # Without TF32, which cuBLAS takes for products of float32 only if it may.
+    assert max(interpreted_sublayers.linear_relu_errors(dtype, 200, "cuda")) < most
+    for fp8 in (FORWARD, BACKWARD):
+        assert max(interpreted_sublayers.fp8_differences(fp8, "cuda")) == 0.0
+
+
+@pytest.mark.gpu
+def test_a_trial_finds_the_optional_kernels_right(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = iter(range(100, 0, -1))  # each kernel seems faster
+    monkeypatch.setattr(kernel_trial, "time_ordinary_batches", lambda _: float(next(seconds)))
+    trainer = trainer_of(dataset, torch.device("cuda"), precision="bf16")
+    assert trainer.needs_kernel_trial
+    assert kernel_trial.choose_own_kernels(trainer) == [*OPTIONAL]
+    found = trained(trainer)
+    assert_near(found, trained(trainer_of(dataset, CPU)), 0.05)
+
+
+@pytest.mark.gpu  # tests/test_fp8.py is for CPUs
+@pytest.mark.parametrize("graphs", [False, True])
+def test_training_in_fp8_is_that_of_a_cpu(graphs: bool, dataset: Path) -> None:
+    settings = {"precision": "fp8", "max_tokens": 120}
+    expected = trained(trainer_of(dataset, CPU, **settings), 12)
+    found = trained(trainer_of(dataset, torch.device("cuda"), **settings, cuda_graphs=graphs), 12)
+    assert_near(found, expected, 0.1)
+    assert float(found["loss"]) == pytest.approx(float(expected["loss"]), rel=0.02)
 
 
 @on_each_device
@@ -322,8 +380,9 @@ def test_validation_compiles_nothing(dataset: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.full
 @on_each_device
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
 def test_compiled_training_in_half_precision_computes_no_padding(
-    device: torch.device, dataset: Path, monkeypatch: pytest.MonkeyPatch
+    precision: str, device: torch.device, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch._dynamo.reset()
     counters = torch._dynamo.utils.counters
@@ -331,13 +390,14 @@ def test_compiled_training_in_half_precision_computes_no_padding(
     if device.type == "cpu":
         monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     with gpu_attention(device, monkeypatch):
-        expected = trained(trainer_of(dataset, device, precision="bf16"), 12)
-        trainer = trainer_of(dataset, device, precision="bf16", compile=True)
+        expected = trained(trainer_of(dataset, device, precision=precision), 12)
+        trainer = trainer_of(dataset, device, precision=precision, compile=True)
         assert trainer.loader.packs
         found = trained(trainer, 12)
     assert_near(found, expected, 0.01)
     assert not counters["graph_break"]
-    assert counters["stats"]["unique_graphs"] <= 4  # of 12 updates of different shapes
+    # Of 12 updates of different shapes; in fp8 the first update has graphs of its own.
+    assert counters["stats"]["unique_graphs"] <= (4 if precision == "bf16" else 8)
 
 
 def record_on_a_cpu(

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 
 from nmt.models import architectures
 from nmt.recipe.config import build
@@ -57,7 +58,8 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_command_measures_everything_and_writes_the_tables(
     copied: Path, tmp_path: Path
 ) -> None:
-    chosen = ("tests", "train_base", "decode_base", "loader", "data", "paper", "ctranslate2")
+    chosen = ("tests", "train_base", "decode_base_graphs", "loader", "data")
+    chosen += ("curve_bf16", "ctranslate2", "decode_same_weights", "curve_fp8")
     done = run(
         *("--tiny", "--minutes", 30, "--output", tmp_path, "--write-docs"),
         *("--stages", *chosen),
@@ -74,11 +76,14 @@ def test_the_command_measures_everything_and_writes_the_tables(
     assert done.stdout == f"{text}\n"
     for row in (
         r"\| tests \| \d+ \| done; 0 passed, [1-9]\d* skipped \|",
-        r"\| base \| fp32 \| [\d,]+ \([\d,]+-[\d,]+\) \| [\d,]+ \| [\d.]+ \| [\d.]+% \| \d+% \|",
-        r"\| decode base \| fp32 \| 4 \| [\d,]+ \| [\d,]+ \| [\d.]+ \|",
+        r"\| base \| fp32 \| [\d,]+ \([\d,]+-[\d,]+\) \| [\d,]+( \| [\d.]+%?){2} \| \d+% \|  \|",
+        r"\| base( \| [\d.]+){12} \|",
+        r"\| decode base graphs \| fp32 \| 4 \| [\d,]+ \| [\d,]+ \| [\d.]+ \|",
+        r"\| decode same weights \| fp32 \| 4 \| [\d,]+ \| [\d,]+ \| [\d.]+ \|",
         r"\| ctranslate2 \| float32 \| 4 \| [\d,]+ \| [\d,]+ \| [\d.]+ \|",
+        r"\| ctranslate2 \| int8(_float32)? \| 4 \| [\d,]+ \| [\d,]+ \| [\d.]+ \|",
         r"\| random, packs \| [\d,]+ \| [\d,]+ \|",
-        r"\| 2 \| \d+ \| [\d.]+ \| [\d.]+ \| [\d,]+ \|",
+        r"\| 2 \| [\d.]+ \| [\d,]+ \| [\d.]+ \| [\d,]+ \|",
     ):
         assert re.search(f"^{row}$", text, re.M), row
     document = (copied / "docs/results/speed.md").read_text()
@@ -145,7 +150,7 @@ def test_the_stages_for_a_gpu_name_what_there_is(gpu: ModuleType, tmp_path: Path
     assert len({stage.name for stage in stages}) == len(stages)
     words = [word for stage in stages for command in stage.commands for word in command]
     settings = dict(re.findall(r"--set=train\.(\w+)=(\S+)", "\n".join(words)))
-    values = {key: json.loads(value) for key, value in settings.items()}
+    values = {key: yaml.safe_load(value) for key, value in settings.items()}
     assert build(TrainConfig, values, "train").compile
     scripts = {word for word in words if word.endswith(".py")}
     assert all((ROOT / script).exists() for script in scripts)
