@@ -601,8 +601,8 @@ def test_mistaken_exports_cost_one_line(
     assert done.err == "nmt: error: --precision: unknown value 'int'; did you mean 'int8'?\n"
     done = nmt("export", "--model", trained, "--output", tmp_path / "x", "--format", "tflite")
     assert done.err == (
-        "nmt: error: unknown export format 'tflite'; known: bergamot, ctranslate2, huggingface, "
-        "marian, onnx\n"
+        "nmt: error: unknown export format 'tflite'; known: argos, bergamot, ctranslate2, "
+        "huggingface, marian, onnx\n"
     )
 
 

@@ -109,7 +109,7 @@ def test_the_page_of_a_command_has_its_options_and_its_example(reference: dict[s
     assert "`-b, --beam, --beam-size" in written["translate"]
     assert "by `--alignments` " not in written["export"]
     assert "[docs/outputs.md](../outputs.md)" in written["translate"]
-    assert "## Search\n\n`--strategy NAME`\n:   " in written["translate"]
+    assert "## Search\n\n`--terminology FILE`\n:   " in written["translate"]
     assert "--help" not in written["translate"]
 
 

@@ -40,6 +40,7 @@ class Letters:
     shared = True
     source_size = target_size = 4 + len(LETTERS)
     tags: tuple[list[int], list[int]] = ([], [])
+    target = SimpleNamespace(tags={})
     target_order = "left_to_right"
 
     def encode_source(self, lines: list[str]) -> list[list[int]]:
