@@ -33,7 +33,7 @@ BERGAMOT = export_formats["bergamot"]
 
 SIZES = {"d_model": 64, "d_ff": 64, "heads": 2, "encoder_layers": 2, "decoder_layers": 2}
 
-STUDENT: dict[str, Any] = {"arch": "student_tiny", **SIZES}
+STUDENT: dict[str, Any] = {"arch": "student_tiny_ssru", **SIZES}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def teach(recipe: Path, nmt: Command) -> Callable[..., Path]:
         path, data = place / "run", ("--data", place / "data-bin")
         sizes = [f"--set=model.{name}={value}" for name, value in SIZES.items()]
         often = (f"--set=train.valid_every={updates}", f"--set=train.save_every={updates}")
-        flags = ("--arch", "student_tiny", "--max-updates", updates, *sizes, *often, *settings)
+        flags = ("--arch", "student_tiny_ssru", "--max-updates", updates, *sizes, *often, *settings)
         assert nmt("train", "--config", recipe, *data, "--save-dir", path, *flags).status == 0
         narrow = ("--first", 3, "--best", 2)
         assert nmt("shortlist", *data, "--model", path, *narrow).status == 0

@@ -347,7 +347,7 @@ def test_students(place: Workplace) -> None:
     run_page(place, "guides/students.md")
     assert len(place.lines("distilled.de")) == len(place.lines("distilled.align")) == 400
     assert len(place.lines("student.de")) == 10
-    assert (place.path / "package/calibration.json").exists()
+    assert (place.path / "package/shortlist.safetensors").exists()
 
 
 def test_deployment(

@@ -50,7 +50,7 @@ def test_inputs_without_a_range_give_the_bias(inputs: Tensor) -> None:
     torch.testing.assert_close(layer()(inputs), torch.tensor([[10.0, 20.0]]).expand(len(inputs), 2))
 
 
-@pytest.mark.parametrize("architecture", ["student_tiny", "conv_s2s"])
+@pytest.mark.parametrize("architecture", ["student_tiny_ssru", "conv_s2s"])
 def test_only_training_rounds(architecture: str) -> None:
     def built() -> Model:
         torch.manual_seed(1)
@@ -74,7 +74,7 @@ def test_the_normalised_weights_of_convolutions_are_rounded_and_learn() -> None:
 
 
 def test_layers_with_low_rank_parts_are_refused() -> None:
-    model = tiny("student_tiny").build(VOCABULARY, VOCABULARY, True)
+    model = tiny("student_tiny_ssru").build(VOCABULARY, VOCABULARY, True)
     adaptations["lora"].put_on(model)
     with pytest.raises(NmtError, match="rounds no layer with a part of lora"):
         round_linear_layers(model)

@@ -126,7 +126,7 @@ def test_parts_that_do_not_fit_are_refused(values: dict[str, object], message: s
 
 
 def test_a_decoder_without_feed_forward_layers_has_none() -> None:
-    config = architectures["student_tiny"]
+    config = architectures["student_tiny_ssru"]
     assert isinstance(config, TransformerConfig)
     smaller = dataclasses.replace(config, decoder_feed_forward=False)
     difference = (

@@ -91,8 +91,8 @@ class TrainConfig:
     stored tokens. Empty for none."""
     quantization: Literal["none", "int8"] = "none"
     """Quantisation-aware training (Jacob et al. 2018). int8 rounds weights and inputs of linear
-    layers, except the output layer, as ``nmt translate --precision int8`` does. Use it for a few
-    hundred updates from `init_from`, with a small learning rate."""
+    layers, except the output layer, to 8 bits. Use it for a few hundred updates from `init_from`,
+    with a small learning rate."""
     guided_alignment: float = 0.0
     """Weight of guided alignment (Chen et al. 2016): adds to the loss the cross-entropy between the
     dataset's word alignments and the attention of `model.alignment_layer`, or of its head

@@ -125,7 +125,6 @@ class RoundedLinear(nn.Linear):
             return super().forward(x)
         # A scale for each row, symmetric: -127 to 127.
         weight = rounded(self.weight, self.weight.detach().abs().amax(1, keepdim=True) / 127)
-        # Ranges of the batch, as dynamic int8 takes them in translation.
         low, high = x.detach().aminmax()
         # The range includes 0, which int8 must represent exactly.
         return F.linear(rounded(x, (high.clamp(min=0) - low.clamp(max=0)) / 255), weight, self.bias)

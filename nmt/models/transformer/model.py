@@ -285,4 +285,18 @@ architectures.add("student_base", STUDENT)
 
 architectures.add("student_base_memory", replace(STUDENT, d_model=384, d_ff=1536, decoder_layers=4))
 
-architectures.add("student_tiny", replace(STUDENT, d_model=256, d_ff=1536))
+architectures.add("student_tiny_ssru", replace(STUDENT, d_model=256, d_ff=1536))
+
+# The same width with attention in a single decoder layer, for CTranslate2: faster, for equal BLEU
+# (docs/results/speed.md).
+architectures.add(
+    "student_tiny",
+    TransformerConfig(
+        encoder_layers=4,
+        decoder_layers=1,
+        d_model=256,
+        d_ff=1536,
+        sinusoids="concatenated",
+        alignment_head=1,
+    ),
+)
