@@ -1,16 +1,13 @@
 """Students beside CTranslate2 in one run: speed, size, memory and quality.
 
-    python benchmarks/students.py --student RUN --teacher RUN --transformer RUN --source test.en \
-      --reference test.de
+    python benchmarks/students.py --student RUN --teacher RUN --source test.en --reference test.de
     python benchmarks/students.py --random --like RUN --data data-bin --source test.en
 
-The student is searched by nmt as `nmt translate --precision int8 --strategy greedy` does, with the
-shortlist and the calibration of the run, if it has them. CTranslate2 searches the teacher in int8
-with a beam of 4 and greedily, and the Transformer student greedily. With --random all weights are
-random: of `student_tiny`, of a Transformer of that size whose decoder has attention, and of
-`transformer_base` in the place of the teacher, or of the architectures that --student and --teacher
-name. Every translation then has --length tokens; the shortlist and the calibration are learned from
---data.
+The student is searched as `nmt translate --precision int8 --strategy greedy` does, with the
+shortlist of the run, if it has one. A script for CTranslate2 searches the teacher in int8, with a
+beam of 4 and greedily. With --random all weights are random: of `student_tiny` and
+`transformer_base`, or of the architectures that --student and --teacher name. Every translation
+then has --length tokens; the shortlist is learned from --data.
 
 Each model is in a process of its own. They take turns, so that a noisy machine is noisy for all of
 them. Times are medians over the rounds, by the wall clock and of all threads of the processor
@@ -30,7 +27,6 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import torch
 from translation import (
     BEAM,
     Side,
@@ -45,13 +41,10 @@ from translation import (
 from nmt.data.dataset import Dataset
 from nmt.evaluation import Metric
 from nmt.formats import export_formats, export_run
-from nmt.inference import Translator
 from nmt.inference.engines import load_translator
-from nmt.inference.fast.calibrated import measure_ranges
 from nmt.preprocess.alignment.lexicon import LexiconConfig, learn_shortlist
-from nmt.runs import Run, load_model
-from nmt.runs.calibration import Calibration
-from nmt.runs.checkpoint import WEIGHTS
+from nmt.runs import Run
+from nmt.runs.exports import Export
 from nmt.runtime.machine import keep_freed_memory
 
 Row = tuple[str, int]
@@ -63,7 +56,7 @@ class Models:
     """Settings that all sides share."""
 
     paths: dict[str, Path]
-    """Runs for nmt, and exports for CTranslate2, by name."""
+    """Exports for CTranslate2, by name."""
     threads: int
     length: int | None
     """Tokens of every translation, with EOS; None lets the model end each translation."""
@@ -71,20 +64,19 @@ class Models:
     """Tokens of a batch of CTranslate2."""
 
     def nmt(self, name: str) -> dict[int, Translate]:
-        """Return greedy search by this package, as the command sets it up."""
+        """Return greedy search as the command sets it up."""
         keep_freed_memory()
-        torch.set_num_threads(self.threads)
         lengths = {"max_length_ratio": 0.0, "max_length_offset": self.length}
         translator = load_translator(
             self.paths[name],
-            engine="nmt",
+            engine="ctranslate2",
             device="cpu",
             precision="int8",
-            shortlist=Run.open(self.paths[name]).has_shortlist,
+            threads=self.threads,
+            shortlist=Export.open(self.paths[name], "ctranslate2").has_shortlist,
             strategy="greedy",
             **(lengths if self.length else {}),
         )
-        assert isinstance(translator, Translator)
         return {1: partial(translate_counted, translator)}
 
     def ctranslate2(self, name: str) -> dict[int, Translate]:
@@ -95,33 +87,18 @@ class Models:
 
     def size(self, side: str) -> int:
         """Return the bytes that a side needs on the disk."""
-        engine, name = side.split()
-        path = self.paths[name]
-        if engine == "ctranslate2":
-            return sum(file.stat().st_size for file in path.iterdir())
-        run = Run.open(path)
-        checkpoint = run.checkpoint("best") or run.checkpoint("last")
-        assert checkpoint is not None
-        files = [file for file in path.iterdir() if file.is_file() and file.suffix != ".jsonl"]
-        return sum(file.stat().st_size for file in [*files, checkpoint.path / WEIGHTS])
+        _, name = side.split()
+        return sum(file.stat().st_size for file in self.paths[name].iterdir())
 
 
 def random_models(
     scratch: Path, like: Path, data: Path, student: str, teacher: str
 ) -> dict[str, Path]:
-    """Return runs with random weights, the student's with a shortlist and a calibration."""
-    sections = {
-        "student": {"arch": student},
-        "transformer": {"arch": student, "decoder_attention": "full"},
-        "teacher": {"arch": teacher},
-    }
+    """Return runs with random weights, the student's with a shortlist."""
+    sections = {"student": {"arch": student}, "teacher": {"arch": teacher}}
     runs = {name: random_run(scratch / name, like, section) for name, section in sections.items()}
     dataset, run = Dataset.open(data), Run.open(runs["student"])
     run.give_shortlist(learn_shortlist(dataset, run.subwords.fingerprint, LexiconConfig()))
-    loaded = load_model(runs["student"])
-    ranges = measure_ranges(loaded.model, dataset.split("valid"), 200)
-    weights = loaded.checkpoint.files[WEIGHTS].sha256
-    Calibration(weights=weights, ranges=ranges).save(run.path)
     return runs
 
 
@@ -190,7 +167,6 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--student", help="run; with --random an architecture [student_tiny]")
     parser.add_argument("--teacher", help="run; with --random one [transformer_base]")
-    parser.add_argument("--transformer", help="run of a Transformer student of the same size")
     parser.add_argument("--random", action="store_true", help="random weights")
     parser.add_argument("--like", type=Path, help="run whose subwords random models have")
     parser.add_argument("--data", type=Path, help="dataset of --like")
@@ -224,17 +200,13 @@ def main() -> None:
             teacher = arguments.teacher or "transformer_base"
             runs = random_models(scratch, arguments.like, arguments.data, student, teacher)
         else:
-            names = ("student", "teacher", "transformer")
-            runs = {name: Path(run) for name in names if (run := getattr(arguments, name))}
-        paths = {"student": runs["student"]}
-        for name in ("teacher", "transformer"):
-            if name in runs:
-                paths[name] = scratch / f"{name}.exported"
-                export_run(runs[name], export_formats["ctranslate2"], "int8", paths[name])
+            runs = {"student": Path(arguments.student), "teacher": Path(arguments.teacher)}
+        paths = {name: scratch / f"{name}.exported" for name in runs}
+        for name, run in runs.items():
+            export_run(run, export_formats["ctranslate2"], "int8", paths[name])
         length = arguments.length if arguments.random else None
         models = Models(paths, arguments.threads, length, arguments.peer_batch)
         rows: list[Row] = [("ctranslate2 teacher", BEAM), ("ctranslate2 teacher", 1)]
-        rows += [("ctranslate2 transformer", 1)] if "transformer" in paths else []
         rows += [("nmt student", 1)]
         sides = {name: Side(name, models) for name in dict(rows)}
         together = measure(sides, rows, Task(lines, 1, False), arguments.rounds)

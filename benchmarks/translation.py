@@ -47,7 +47,7 @@ from nmt.runtime.machine import keep_freed_memory
 from nmt.runtime.processes import end_with_parent
 
 BEAM = 4
-OURS = ("nmt fp32", "nmt bf16", "nmt int8")
+OURS = ("nmt fp32", "nmt bf16")
 DEFAULT = ("auto fp32", "auto int8")
 PEERS = ("ctranslate2 float32", "ctranslate2 int8")
 Translate = Callable[[list[str]], tuple[list[str], int]]

@@ -172,7 +172,7 @@ CASES = {
     "translate/log_ensemble": "translate -m runs/good -m runs/other "
     f"--set search.ensemble=log_probability {JSON}",
     "translate/int8": f"translate -m runs/good --precision int8 {JSON}",
-    "translate/calibrated": f"translate -m runs/calibrate --precision int8 {JSON}",
+    "translate/calibrated": f"translate -m runs/calibrate {JSON}",
     "translate/bf16": f"translate -m runs/good --precision bf16 {JSON}",
     "translate/shortlist": f"translate -m runs/shortlist --shortlist {JSON}",
     "translate/exported": "translate -m exports/ctranslate2 --set search.constraints=[] test.en",

@@ -15,6 +15,7 @@ from nmt.errors import NmtError
 from nmt.evaluation.metrics import metrics
 from nmt.inference import Execution, engines
 from nmt.inference.markup.lines import translate_markup
+from nmt.inference.request import Request
 from nmt.runtime import precision
 
 
@@ -206,6 +207,27 @@ def test_a_precision_that_is_slow_here_is_a_warning(
         pytest.raises(NmtError, match="not a trained model"),
     ):
         package.Translator(tmp_path, precision="bf16", device="cpu", engine="nmt")
+
+
+def test_int8_is_refused_where_ctranslate2_does_not_search(trained: Path) -> None:
+    with pytest.raises(NmtError, match="precision int8 is for CTranslate2; use the engine"):
+        package.Translator(trained, precision="int8", device="cpu", engine="nmt")
+    message = (
+        "precision int8 needs CTranslate2, which cannot be used: an ensemble; use precision auto "
+        "or fp32"
+    )
+    with pytest.raises(NmtError, match=f"^{message}$"):
+        package.Translator(trained, trained, precision="int8", device="cpu")
+
+
+def test_lines_that_need_torch_are_searched_in_its_precision(trained: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    translator = package.Translator(trained, precision="int8", device="cpu")
+    assert translator.engine.startswith("ctranslate2")
+    [[usual]] = translator.translations([Request("one two")])
+    word = usual.text.split()[0]
+    [[other]] = translator.translations([Request("one two", avoid=(word,))])
+    assert word not in other.text.split()
 
 
 def test_importing_the_package_does_not_import_torch() -> None:

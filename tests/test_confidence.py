@@ -82,3 +82,36 @@ def test_features_are_of_tokens_and_lengths() -> None:
     assert features_of([-1.0, -3.0], "abc", "abcdefg") == (
         -2.0, -3.0, pytest.approx(math.log(2)), pytest.approx(math.log(2)),
     )  # fmt: skip
+
+
+def test_a_run_is_shown_with_its_shortlist_and_calibration(
+    run: Path, dataset: Path, nmt: Command
+) -> None:
+    assert nmt("shortlist", "--data", dataset, "--model", run).status == 0
+    done = nmt("calibrate", "--data", dataset, "--model", run, "--sentences", 12)
+    assert (done.status, done.out) == (0, f"{run / 'calibration.json'}\n"), done.err
+    best = (run / "best").resolve().name
+    *_, shortlist, calibration = nmt("inspect", run).out.splitlines()
+    assert shortlist == "shortlist: yes, for `nmt translate --shortlist`"
+    assert calibration == f"calibration: of {best}, for `nmt translate --json`"
+    Calibration(weights="0" * 64, ranges={}).save(run)
+    assert "calibration: for a checkpoint that the run no longer has" in nmt("inspect", run).out
+    for name in ("calibration.json", "shortlist.safetensors"):
+        (run / name).unlink()
+    out = nmt("inspect", run).out
+    assert "calibration" not in out
+    assert "shortlist" not in out
+
+
+def test_a_damaged_calibration_is_an_error(run: Path, corpus: Path, nmt: Command) -> None:
+    Calibration(weights="0" * 64, ranges={}).save(run)
+    file = run / "calibration.json"
+    file.write_text(file.read_text().replace("0000", "1111", 1))
+    for command in (
+        ("translate", "--model", run, corpus / "test.en"),
+        ("inspect", run, "--verify"),
+    ):
+        done = nmt(*command)
+        assert done.status == 1
+        assert "calibration.json: damaged: its checksum does not match; make it again" in done.err
+    assert "calibration.json: damaged" in nmt("inspect", run).out

@@ -28,6 +28,7 @@ from nmt.models import ModelConfig
 from nmt.models.transformer.model import TransformerConfig
 from nmt.recipe.config import build
 from nmt.runs import LoadedModel, load_model, weights_of
+from nmt.runs.calibration import Calibration
 
 BERGAMOT = export_formats["bergamot"]
 
@@ -144,7 +145,7 @@ def test_weights_are_rounded_to_8_bits(student: Path, exported: Path) -> None:
 
 def test_inputs_have_the_multipliers_of_the_calibration(student: Path, exported: Path) -> None:
     items = read_items(exported / "model.ende.intgemm.alphas.bin")
-    calibration = load_model(student).calibration
+    calibration = Calibration.load(student)
     assert calibration is not None
 
     def multiplier(name: str) -> float:
@@ -257,14 +258,18 @@ def test_a_run_needs_a_calibration_but_no_shortlist(
     assert not [*(tmp_path / "exported").glob("lex*")]
     assert "shortlist" not in (tmp_path / "exported" / "config.intgemm8bitalpha.yml").read_text()
     calibration.rename(tmp_path / "calibration")
-    done = nmt("export", *flags)
+    missing = nmt("export", *flags)
+    Calibration(weights="0" * 64, ranges={}).save(student)
+    outdated = nmt("export", *flags)
     (tmp_path / "calibration").rename(calibration)
     (tmp_path / "shortlist").rename(shortlist)
-    assert (done.status, done.err) == (
-        1,
-        f"nmt: error: {student}: has no calibration, which 8-bit engines need; run `nmt calibrate "
-        f"--model {student}` first\n",
-    )
+    best = (student / "best").resolve().name
+    for done in (missing, outdated):
+        assert (done.status, done.err) == (
+            1,
+            f"nmt: error: {student}: has no calibration of {best}, which Bergamot's engines need; "
+            f"run `nmt calibrate --model {student}` first\n",
+        )
 
 
 class EngineLinear(nn.Module):
@@ -297,7 +302,7 @@ def engine_integers(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 def as_in_the_engine(loaded: LoadedModel, saturates: bool) -> None:
     """Give a model the arithmetic of the engine."""
-    calibration = loaded.calibration
+    calibration = Calibration.load(loaded.run.path)
     assert calibration is not None
     # Each of Marian's matrices has a multiplier of its own.
     fused = {"encoder.project_in": 3, "decoder.project_in": 2, "decoder.project_memory": 2}
@@ -383,16 +388,10 @@ def test_firefox_s_engine_translates_a_trained_student_as_nmt_does(
     lines, references = (
         (run.parent / f"test.{side}").read_text().splitlines() for side in ("en", "de")
     )
-    ours = {
-        precision: [*nmt.Translator(run, precision=precision).translate(lines)]
-        for precision in ("fp32", "int8")
-    }
+    ours = [*nmt.Translator(run).translate(lines)]
     for with_shortlist in (False, True):
         found = [*map(engine(tmp_path / "exported", with_shortlist).translate, lines)]
-        for name, texts in ours.items():
-            assert sum(map(str.__eq__, texts, found)) >= 980, name
-        scores = [
-            sacrebleu.corpus_bleu(texts, [references]).score for texts in (found, *ours.values())
-        ]
+        assert sum(map(str.__eq__, ours, found)) >= 980
+        scores = [sacrebleu.corpus_bleu(texts, [references]).score for texts in (found, ours)]
         assert min(scores) > 95
         assert max(scores) - min(scores) < 1

@@ -17,7 +17,6 @@ from tiny_models import VOCABULARY, tiny
 
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
-from nmt.inference.fast.int8 import MANY, WIDE, Int8Linear
 from nmt.inference.fast.kernels import PackedLinear, choose_attention, convert
 from nmt.models import Model, architectures
 from nmt.models.transformer.model import Transformer
@@ -110,7 +109,7 @@ def test_a_precision_that_the_processor_lacks_is_said_to_be_slow(
     assert check_precision("bf16", "cpu") == (
         "bf16 is slower than fp32 on this processor; use precision auto or fp32"
     )
-    for precision in ("auto", "fp32", "int8"):
+    for precision in ("auto", "fp32"):
         assert check_precision(precision, "cpu") is None  # type: ignore[arg-type]
     processor(monkeypatch, "_is_amx_tile_supported")
     assert check_precision("bf16", "cpu") is None
@@ -256,17 +255,7 @@ def test_packed_weights_are_multiplied_by_few_numbers_of_rows() -> None:
     assert layer(rows[:0].view(0, 7, 8)).shape == (0, 7, 5)
 
 
-@torch.no_grad()
-def test_int8_is_near_fp32_and_every_linear_layer_is_converted() -> None:
-    model = tiny_model()
-    expected = model(SOURCE, TARGET)
-    convert(model, "int8", CPU)
-    assert not any(type(module) is torch.nn.Linear for module in model.modules())
-    difference = (model(SOURCE, TARGET) - expected).square().mean().sqrt()
-    assert 0 < difference < 0.05 * expected.std()  # 0.04 on processors that need 7-bit inputs
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @torch.no_grad()
 def test_layers_with_normalised_weights_are_converted_as_others(
     precision: InferencePrecision,
@@ -276,25 +265,12 @@ def test_layers_with_normalised_weights_are_converted_as_others(
     expected = model(SOURCE, TARGET)
     convert(model, precision, CPU)
     assert not any(hasattr(module, "parametrizations") for module in model.modules())
-    assert isinstance(model.output, Int8Linear) == (precision == "int8")
     with autocast(precision, CPU):
         error = (model(SOURCE, TARGET).float() - expected).square().mean().sqrt()
     if precision == "fp32":
         assert error < 1e-5 * expected.std()
     else:
         assert 0 < error < 0.1 * expected.std()
-
-
-@torch.no_grad()
-@pytest.mark.parametrize(("precision", "is_alone"), [("fp32", True), ("int8", False)])
-def test_of_exact_precisions_int8_alone_lets_a_batch_change_its_rows(
-    precision: InferencePrecision, is_alone: bool
-) -> None:
-    generator = torch.Generator().manual_seed(0)
-    layer = torch.nn.Sequential(torch.nn.Linear(32, 8))
-    rows = torch.randn(2, 32, generator=generator) * torch.tensor([[1.0], [100.0]])
-    convert(layer, precision, CPU)
-    assert torch.allclose(layer(rows)[0], layer(rows[:1])[0], atol=1e-4) == is_alone
 
 
 @torch.no_grad()
@@ -308,63 +284,6 @@ def test_a_model_that_is_converted_is_the_same_function_of_the_same_kind() -> No
     assert (model(SOURCE, TARGET) - expected).abs().max() < 1e-5 * expected.std()
 
 
-@torch.no_grad()
-def test_an_int8_layer_multiplies_what_8_bits_hold() -> None:
-    linear = torch.nn.Linear(3, 2)
-    linear.weight.copy_(torch.tensor([[127.0, -64.0, 1.0], [0.0, 0.0, 0.0]]))
-    linear.bias.copy_(torch.tensor([0.5, 2.0]))
-    product = Int8Linear(linear)(torch.tensor([[[127.0, 0.0, 1.0]]]))
-    torch.testing.assert_close(product, torch.tensor([[[127.0 * 127 + 1.5, 2.0]]]))
-
-
-@torch.no_grad()
-def test_each_output_of_an_int8_layer_has_a_scale_of_its_own() -> None:
-    torch.manual_seed(1)
-    linear, x = torch.nn.Linear(64, 3, bias=False), torch.randn(20, 64)
-    linear.weight.mul_(torch.tensor([[1.0], [1e-2], [1e-4]]))
-    product, expected = Int8Linear(linear)(x), linear(x)
-    assert ((product - expected).norm(dim=0) < 0.05 * expected.norm(dim=0)).all()
-
-
-def test_inputs_of_8_bits_are_nearer_than_those_of_7() -> None:
-    torch.manual_seed(1)
-    linear, x = torch.nn.Linear(256, 64), torch.randn(50, 256)
-    layer, errors = Int8Linear(linear), []
-    packed, in_7_bits = layer._for_few
-    if in_7_bits:
-        pytest.skip("without VNNI inputs have 7 bits")
-    with torch.no_grad():
-        for in_7_bits in (False, True):
-            layer._for_few = (packed, in_7_bits)
-            errors.append((layer(x) - linear(x)).pow(2).mean().sqrt())
-    assert errors[0] < 0.8 * errors[1]
-
-
-@pytest.mark.parametrize("rows", [1, MANY])
-@pytest.mark.parametrize("outputs", [2, WIDE])
-@torch.no_grad()
-def test_the_largest_numbers_of_8_bits_do_not_overflow(rows: int, outputs: int) -> None:
-    """Also where the products of neighbours, of the largest numbers there are, come together."""
-    linear = torch.nn.Linear(64, outputs)
-    linear.weight.fill_(127.0)
-    linear.bias.fill_(0.5)
-    x = torch.full((rows, 64), 127.0)
-    expected = torch.full((rows, outputs), 64 * 127.0 * 127.0 + 0.5)
-    torch.testing.assert_close(Int8Linear(linear)(x), expected)
-
-
-def test_a_layer_as_wide_as_a_vocabulary_is_multiplied_alike_and_leaves_no_trace() -> None:
-    torch.manual_seed(1)
-    before = torch.backends.quantized.engine
-    linear, x = torch.nn.Linear(16, WIDE), torch.randn(MANY, 16)
-    with torch.no_grad():
-        layer, expected = Int8Linear(linear), linear(x)
-        for few_or_many in (x[:3], x):
-            difference = (layer(few_or_many) - expected[: len(few_or_many)]).abs().max()
-            assert 0 < difference < 0.1
-    assert torch.backends.quantized.engine == before
-
-
 @pytest.mark.usefixtures("without_packing")
 def test_fp32_without_packing_leaves_a_model_as_it_is() -> None:
     model = tiny_model()
@@ -373,9 +292,6 @@ def test_fp32_without_packing_leaves_a_model_as_it_is() -> None:
     assert [(name, id(weight)) for name, weight in model.named_parameters()] == before
 
 
-def test_int8_is_refused_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(NmtError, match="precision int8 is for CPUs; use bf16 on cuda"):
-        convert(tiny_model(), "int8", torch.device("cuda"))
-    monkeypatch.setattr(torch.backends, "quantized", SimpleNamespace(engine="none"))
-    with pytest.raises(NmtError, match="precision int8: this torch has no quantised kernels"):
+def test_int8_is_for_ctranslate2_alone() -> None:
+    with pytest.raises(NmtError, match="precision int8 is for CTranslate2; use the engine ctran"):
         convert(tiny_model(), "int8", CPU)

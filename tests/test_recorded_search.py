@@ -154,7 +154,7 @@ def test_a_diverged_model_is_an_error() -> None:
 
 
 def test_other_models_are_refused() -> None:
-    for name in ("rnnsearch", "student_tiny", "today's"):
+    for name in ("rnnsearch", "student_tiny_ssru", "today's"):
         with pytest.raises(NmtError, match="cuda_graphs is for single Transformers with plain"):
             RecordedSearch(model_of(name))
 

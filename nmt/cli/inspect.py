@@ -259,7 +259,7 @@ def _calibration(run: "Run", checkpoints: "list[tuple[Path, Checkpoint | NmtErro
         if isinstance(checkpoint, NmtError):
             continue
         if checkpoint.digest == calibration.weights:
-            return f"of {path.name}, for `nmt translate --precision int8`"
+            return f"of {path.name}, for `nmt translate --json`"
     return "for a checkpoint that the run no longer has; make it again with `nmt calibrate`"
 
 

@@ -12,15 +12,19 @@ import json
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 import yaml
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nmt.data.batches import make_batch
+from nmt.data.dataset import Split
 from nmt.data.shortlist import Shortlist
 from nmt.data.vocabulary import BOS, EXCLUDED, PAD
 from nmt.errors import NmtError
@@ -37,9 +41,10 @@ from nmt.formats.marian import (
     token_orders,
 )
 from nmt.formats.marian_files import FLOATS, INTGEMM8, Item, write_binary
+from nmt.models.base import Model
 from nmt.models.transformer.model import Transformer, TransformerConfig
 from nmt.runs import LoadedModel, weights_of
-from nmt.runs.calibration import REMEDY, Range
+from nmt.runs.calibration import Calibration, Range
 from nmt.runs.exports import Stored
 from nmt.subwords.model_pieces import reordered
 
@@ -125,15 +130,53 @@ SEARCH = {
 
 def _ranges(loaded: LoadedModel) -> dict[str, Range]:
     """Return the smallest and the largest input of each layer."""
-    if (calibration := loaded.calibration) is None:
+    path, checkpoint = loaded.run.path, loaded.checkpoint
+    calibration = Calibration.load(path)
+    if calibration is None or calibration.weights != checkpoint.digest:
         raise NmtError(
-            f"{loaded.run.path}: has no calibration, which 8-bit engines need; run `nmt calibrate "
-            f"--model {loaded.run.path}` first"
+            f"{path}: has no calibration of {checkpoint.path.name}, which Bergamot's engines need; "
+            f"run `nmt calibrate --model {path}` first"
         )
-    layers = {name for name, part in loaded.model.named_modules() if type(part) is nn.Linear}
-    if not layers <= calibration.ranges.keys():
-        raise NmtError(f"{loaded.run.path}: its calibration is of another model; {REMEDY}")
     return calibration.ranges
+
+
+BATCH = 64
+"""Sentence pairs of a batch."""
+
+
+@torch.no_grad()
+def measure_ranges(model: Model, split: Split, sentences: int) -> dict[str, Range]:
+    """Return the smallest and the largest input of each linear layer, by name.
+
+    Args:
+        model: on a CPU, in evaluation mode.
+        split: sentence pairs, which the model reads with their references.
+        sentences: largest number of pairs, spread over the split.
+    """
+    ranges: dict[str, Range] = {}
+    hooks = [
+        module.register_forward_pre_hook(partial(_note, ranges, name))
+        for name, module in model.named_modules()
+        if type(module) is nn.Linear
+    ]
+    # A split may have fewer pairs than are wanted.
+    indices = np.unique(np.linspace(0, len(split) - 1, sentences).astype(np.int64))
+    for start in range(0, len(indices), BATCH):
+        batch = make_batch(split, indices[start : start + BATCH])
+        model.project(model.decode_packs(batch.source, batch.target_input, batch.packing))
+    for hook in hooks:
+        hook.remove()
+    return ranges
+
+
+def _note(
+    ranges: dict[str, Range], name: str, module: nn.Module, arguments: tuple[Tensor, ...]
+) -> None:
+    if not arguments[0].numel():  # an expert without a token
+        return
+    low, high = torch.stack(arguments[0].aminmax()).tolist()
+    before = ranges.get(name, (low, high))
+    ranges[name] = min(before[0], low), max(before[1], high)
 
 
 def _multipliers(

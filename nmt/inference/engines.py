@@ -126,6 +126,8 @@ def load_fastest(
         if export.path != paths[0]:
             # No workers: a fork of a process with CTranslate2's threads could hang.
             alone = replace(execution, workers=1)
+            if execution.precision == "int8":  # which PyTorch lacks
+                alone = replace(alone, precision="auto")
             in_torch = partial(load, paths, search, alone, trust_plugins)
         translator: LineTranslator = CTranslate2Translator(export, search, execution, in_torch)
         translator.engine = f"ctranslate2: {export.path}"
@@ -133,10 +135,16 @@ def load_fastest(
         if all(map(Export.exists, paths)):
             # This package loads no exports, so the first error is the useful one.
             raise
+        reason = _without_advice(error)
+        if execution.precision == "int8":
+            raise NmtError(
+                f"precision int8 needs CTranslate2, which cannot be used: {reason}; use precision "
+                "auto or fp32"
+            ) from None
         if warning := check_precision(execution.precision, execution.kind):
             warn(f"precision {warning}")
         translator = load(paths, search, execution, trust_plugins)
-        translator.engine = f"nmt: {_without_advice(error)}"
+        translator.engine = f"nmt: {reason}"
     return translator
 
 

@@ -6,18 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from nmt.errors import NmtError
 from nmt.inference.execution import Execution
-from nmt.inference.fast.int8 import has_fixed_kernels
 from nmt.inference.fast.kernels import convert
 from nmt.inference.fast.shortlister import Shortlister
 from nmt.messages import warn
 from nmt.models.base import Model
 from nmt.models.ensemble import Ensemble, members_of
 from nmt.runs import LoadedModel, load_model
-from nmt.runs.calibration import REMEDY, Range
 from nmt.search.config import SearchConfig
 
 
@@ -105,25 +102,10 @@ def ensemble_of(
     # Before the conversion, which packs the weights that it selects from.
     if execution.shortlist:
         shortlister = Shortlister(members[0].run.shortlist, model, precision)
-    ranges = _ranges(members) if precision == "int8" else None
-    convert(model, precision, torch.device(execution.device), ranges)
+    convert(model, precision, torch.device(execution.device))
     if execution.compile:
         compile_steps(model)
     return model, shortlister
-
-
-def _ranges(members: Sequence[LoadedModel]) -> dict[nn.Module, Range] | None:
-    """Return the input ranges of all layers, or None if a member is not calibrated."""
-    ranges: dict[nn.Module, Range] = {}
-    for member in members:
-        calibration = member.calibration
-        if calibration is None or not has_fixed_kernels():
-            return None
-        layers = dict(member.model.named_modules())
-        if not calibration.ranges.keys() <= layers.keys():
-            raise NmtError(f"{member.run.path}: its calibration is of another model; {REMEDY}")
-        ranges |= {layers[name]: limits for name, limits in calibration.ranges.items()}
-    return ranges
 
 
 GRAPHS = 64

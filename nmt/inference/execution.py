@@ -23,8 +23,8 @@ class Execution:
     """Device that computes: cpu, cuda, or cuda:N."""
 
     precision: InferencePrecision = "fp32"
-    """Precision of the computation: auto, fp32, bf16, fp16 or, on a CPU, int8. Scores are always
-    summed in float32."""
+    """Precision of the computation: auto, fp32, bf16, fp16 or, with CTranslate2, int8. Scores are
+    always summed in float32."""
 
     workers: int = 1
     """Processes of one thread each (with CTranslate2, parallel decoders) that share the batches, on

@@ -65,8 +65,7 @@ class Translator(LineTranslator):
         """Hold the model, not a copy.
 
         Args:
-            model: on the device of `execution`; its training mode is restored after each use. For
-                int8 convert the model first with :func:`nmt.inference.fast.kernels.convert`.
+            model: on the device of `execution`; its training mode is restored after each use.
             subwords: subwords of the model.
             config: settings of the search.
             execution: settings of how the model is run; it is compiled already if it should be.

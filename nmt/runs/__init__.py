@@ -11,7 +11,7 @@
     exports/            exports of checkpoints for CTranslate2, which ``translate`` made
     shortlist.safetensors   likely target tokens of each source token, if ``shortlist`` made them
     base.json           the checkpoint that the run adapts, if the run has an adaptation
-    calibration.json    ranges of the inputs of linear layers, if ``calibrate`` measured them
+    calibration.json    confidence in translations, if ``calibrate`` measured it
 
 A run holds everything that ``translate`` needs, and can be moved or copied. A checkpoint appears
 whole or not at all, and each of its files has a checksum. No file is ever unpickled.

@@ -1,4 +1,4 @@
-"""Results of ``nmt calibrate``: ranges for int8, and the confidence in translations."""
+"""Results of ``nmt calibrate``: the confidence in translations, and ranges for Bergamot."""
 
 from __future__ import annotations
 
@@ -11,23 +11,18 @@ from nmt.runs.confidence import Confidence
 
 CALIBRATION = "calibration.json"
 
-REMEDY = "make it again with `nmt calibrate`"
-
 Range = tuple[float, float]
 """Smallest and largest number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Measurements of a checkpoint.
-
-    With the ranges of the inputs of linear layers, int8 computes a line alike in any batch.
-    """
+    """Measurements of a checkpoint."""
 
     weights: str
     """SHA-256 of the checkpoint's weights."""
     ranges: dict[str, Range]
-    """Smallest and largest input of each layer, by its name in the model."""
+    """Smallest and largest input of each linear layer, by its name, for exports to Bergamot."""
     confidence: Confidence | None = None
     """None if the validation set is too small, or the model is of documents."""
 
@@ -46,10 +41,11 @@ class Calibration:
             NmtError: the calibration is damaged or of another version.
         """
         try:
-            # A run without a calibration is usual; int8 then takes ranges of each batch.
             return _FORMAT.read(run / CALIBRATION)
-        except FileNotFoundError:
+        except FileNotFoundError:  # a run without a calibration is usual
             return None
 
 
-_FORMAT = DocumentFormat(kind=Calibration, name="nmt-calibration", version=1, remedy=REMEDY)
+_FORMAT = DocumentFormat(
+    kind=Calibration, name="nmt-calibration", version=1, remedy="make it again with `nmt calibrate`"
+)

@@ -11,7 +11,6 @@ from nmt.errors import NmtError
 from nmt.lazy import torch
 from nmt.messages import warn
 from nmt.recipe.config import build, dump
-from nmt.runs.calibration import CALIBRATION, Calibration
 from nmt.runs.checkpoint import Base, Checkpoint, Tensors
 from nmt.runs.exports import Export
 from nmt.runs.recipe import RECIPE, import_plugins_of_run
@@ -32,22 +31,6 @@ class LoadedModel:
     """Resolved recipe of the run: plain values."""
     run: Run
     checkpoint: Checkpoint
-
-    @property
-    def calibration(self) -> Calibration | None:
-        """Calibration of the checkpoint, if the run has one.
-
-        Raises:
-            NmtError: the calibration is damaged or of another version.
-        """
-        calibration = Calibration.load(self.run.path)
-        if calibration is not None and calibration.weights != self.checkpoint.digest:
-            warn(
-                f"{self.run.path / CALIBRATION}: measured for another checkpoint than "
-                f"{self.checkpoint.path.name}, and ignored; make it again with `nmt calibrate`"
-            )
-            return None
-        return calibration
 
 
 def load_model(

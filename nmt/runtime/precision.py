@@ -16,7 +16,7 @@ Precision = Literal["auto", "fp32", "bf16", "fp16", "fp8"]
 """Precisions of training: fp8 is bf16 with some products in fp8 (:mod:`nmt.training.fp8`)."""
 
 InferencePrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
-"""Precisions of inference: on a CPU, linear layers may also be quantised to int8."""
+"""Precisions of inference: CTranslate2 also quantises linear layers to int8."""
 
 AnyPrecision = Literal["auto", "fp32", "bf16", "fp16", "fp8", "int8"]
 """Precisions of training or inference."""
@@ -53,18 +53,18 @@ def precision_of_inference(precision: Precision) -> InferencePrecision:
 
 
 def check_precision(precision: AnyPrecision, kind: str) -> str | None:
-    """Return a warning if the precision is slower than fp32 on a kind of device, else None.
+    """Return a warning if torch computes slower in a precision than in fp32 on a kind of device.
 
     Needs no model, so a command can warn before it loads one.
 
     Raises:
-        NmtError: the device cannot compute in the precision.
+        NmtError: the precision is int8, or the device cannot compute in fp8.
     """
     if precision == "int8":
-        if kind != "cpu":
-            raise NmtError(f"precision int8 is for CPUs; use bf16 on {kind}")
-        if torch.backends.quantized.engine == "none":
-            raise NmtError("precision int8: this torch has no quantised kernels; use bf16 or fp32")
+        raise NmtError(
+            "precision int8 is for CTranslate2; use the engine ctranslate2, or precision auto or "
+            "fp32"
+        )
     if precision == "fp8" and kind == "cuda" and torch.cuda.get_device_capability() < (8, 9):
         raise NmtError("precision fp8 needs compute capability 8.9; use bf16")
     is_slow = kind == "cpu" and precision in LOW

@@ -1,4 +1,4 @@
-"""``nmt calibrate``: measure what int8 and the confidence in translations need."""
+"""``nmt calibrate``: measure how sure to be of a translation."""
 
 from pathlib import Path
 from typing import Annotated
@@ -40,19 +40,17 @@ def calibrate(
     ] = 1000,
     trust_plugins: TrustFlag = False,
 ) -> None:
-    """Measure the inputs of all layers for int8, and the confidence in translations.
+    """Measure the confidence in translations.
 
-    Reads pairs of the validation set, and writes the smallest and the largest input of each linear
-    layer to the directory of the run, for one checkpoint. "nmt translate --precision int8" then
-    uses these ranges instead of measuring each batch, and is faster; a line's translation does not
-    depend on its batch. The sources are also translated: "nmt translate --json" then estimates the
-    probability that a translation is good. Only Transformers can be calibrated. Prints the path of
-    the file.
+    Translates sources of the validation set; "nmt translate --json" then estimates the probability
+    that a translation is good. Also measures the ranges of numbers that "nmt export --format
+    bergamot" needs. Writes a file into the directory of the run, for one checkpoint, and prints its
+    path.
     """
     from nmt.data.dataset import Dataset
+    from nmt.formats.bergamot import measure_ranges
     from nmt.inference.confidence import measure_confidence
     from nmt.inference.engines import load_translator
-    from nmt.inference.fast.calibrated import measure_ranges
     from nmt.runs import load_model
     from nmt.runs.calibration import Calibration
     from nmt.subwords.subwords import Subwords
@@ -66,16 +64,16 @@ def calibrate(
     manifest = dataset.manifest
     loaded.run.check_languages(data, (manifest.source_lang, manifest.target_lang))
     split = dataset.split("valid")
-    # Ranges of damaged text would be stored without a sign of the damage.
+    # Measurements of damaged text would be stored without a sign of the damage.
     split.check()
-    ranges = measure_ranges(loaded.model, split, sentences)
     translator = load_translator(chosen, device="cpu", trust_plugins=trust_plugins)
     confidence = measure_confidence(translator, split, sentences)
     calibration = Calibration(
-        weights=loaded.checkpoint.digest, ranges=ranges, confidence=confidence
+        weights=loaded.checkpoint.digest,
+        ranges=measure_ranges(loaded.model, split, sentences),
+        confidence=confidence,
     )
     path = calibration.save(loaded.run.path)
-    say(f"measured {len(ranges)} layers of {loaded.checkpoint.path.name}")
     if confidence is not None:
         say(f"confidence: expected calibration error {confidence.calibration_error:.3f}")
     print(path)

@@ -200,9 +200,9 @@ PrecisionName = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="Precision of the computation: fp32, bf16, fp16, int8 (linear layers on a CPU), or "
-        "auto: bf16 or fp16 on a device that is fast at it, else fp32. A line's translation is "
-        "independent of its batch only with fp32, or with int8 of a calibrated run.",
+        help="Precision of the computation: fp32, bf16, fp16, int8 (CTranslate2 alone), or auto: "
+        "bf16 or fp16 on a device that is fast at it, else fp32. A line's translation is "
+        "independent of its batch only with fp32.",
         rich_help_panel=SPEED,
     ),
 ]

@@ -1,1 +1,1 @@
-"""Faster inference: prepared modules, int8, shortlists and worker processes."""
+"""Faster inference: prepared modules, shortlists and worker processes."""

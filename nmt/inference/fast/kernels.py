@@ -12,10 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
-from nmt.inference.fast.calibrated import Ranges, convert_calibrated
-from nmt.inference.fast.int8 import Int8Linear
 from nmt.models.layers.basic import Dropout, TokenEmbedding
-from nmt.models.transformer.model import Transformer
 from nmt.runtime.precision import (
     LOW,
     InferencePrecision,
@@ -26,30 +23,21 @@ from nmt.runtime.precision import (
 )
 
 
-def convert(
-    model: nn.Module,
-    precision: InferencePrecision,
-    device: torch.device,
-    ranges: Ranges | None = None,
-) -> None:
+def convert(model: nn.Module, precision: InferencePrecision, device: torch.device) -> None:
     """Convert a model for inference, once and in place.
 
     Weights of linear layers are stored in the layout of the fastest product, calls of modules
     bypass torch's hooks, and Dropout is removed. Normalised weights, which ConvS2S has, are
     computed once. For bf16 and fp16, weights are converted once, which :func:`autocast` would
-    repeat for every batch. int8 is torch's dynamic quantisation: weights per output row, inputs per
-    tensor, products in integers; everything else stays float32. With `ranges` inputs are quantised
-    by ranges, and results do not depend on the batch. The model cannot be trained afterwards: no
-    weight has gradients.
+    repeat for every batch. The model cannot be trained afterwards: no weight has gradients.
 
     Args:
         model: model or ensemble.
         precision: precision of the computation.
         device: device of the model.
-        ranges: smallest and largest input of each linear layer of Transformers, for int8.
 
     Raises:
-        NmtError: int8 on another device than a CPU, or on a CPU without int8 kernels.
+        NmtError: the precision is int8.
     """
     precision = pick_precision(precision, device)
     check_precision(precision, device.type)
@@ -57,11 +45,6 @@ def convert(
         # Weights are final, so gain and direction become one matrix.
         if parametrize.is_parametrized(module, "weight"):
             parametrize.remove_parametrizations(module, "weight")
-    # Before the loop below, which would replace layers that have a range.
-    if ranges:
-        for transformer in [part for part in model.modules() if isinstance(part, Transformer)]:
-            convert_calibrated(transformer, ranges)
-        precision = "fp32"  # of layers without a range
     for module in list(model.modules()):
         for name, child in module.named_children():
             if isinstance(child, Dropout):
@@ -124,18 +107,13 @@ _FUNCTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
 
 
 class OutputSubsets:
-    """The output layer of a model, of which each batch needs different outputs.
-
-    For int8 a subset computes as for "auto": packing 8-bit weights takes longer than the products
-    of a sentence or two.
-    """
+    """The output layer of a model, of which each batch needs different outputs."""
 
     @torch.no_grad()
     def __init__(self, linear: nn.Linear, precision: InferencePrecision) -> None:
         """Keep the weights of a layer that was not converted, in the precision of the products."""
         weight = linear.weight
-        precision = pick_precision("auto" if precision == "int8" else precision, weight.device)
-        dtype = low_dtype(precision) or torch.float32
+        dtype = low_dtype(pick_precision(precision, weight.device)) or torch.float32
         self._is_packed = _is_packed(dtype, weight.device)
         self._weight = weight.to(dtype)
         self._bias = None if linear.bias is None else linear.bias.to(dtype)
@@ -151,8 +129,6 @@ class OutputSubsets:
 
 def _converted(linear: nn.Linear, precision: InferencePrecision, device: torch.device) -> nn.Module:
     """Return the fastest replacement of a linear layer, or the layer itself."""
-    if precision == "int8":
-        return Int8Linear(linear)
     dtype = low_dtype(precision) or torch.float32
     if _is_packed(dtype, device):
         bias = None if linear.bias is None else linear.bias.detach().to(dtype)

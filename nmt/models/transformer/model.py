@@ -181,8 +181,7 @@ class Transformer(Model):
         for layer, keys_values in zip(self.decoder[:number], memory.layers, strict=False):
             x = layer(x, keys_values, targets, memory)
         chosen, keys = self.decoder[number], memory.layers[number][0]
-        weights = chosen.source_attention(x, keys, memory.mask, self.alignment_head)
-        return weights[..., : source.shape[1]]  # a memory for int8 has more padding
+        return chosen.source_attention(x, keys, memory.mask, self.alignment_head)
 
     def attention_maps(self, source: Tensor, target: Tensor) -> list[AttentionMap]:
         """Return the attention of every layer, by the function that computes it in training."""
