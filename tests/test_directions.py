@@ -23,6 +23,7 @@ from nmt.inference import Request
 from nmt.inference.alternatives import alternatives
 from nmt.inference.engines import load_translator
 from nmt.runs import Run
+from nmt.runs.calibration import Calibration
 from nmt.subwords.subwords import Subwords
 from nmt.subwords.tags import tags_of
 
@@ -99,6 +100,17 @@ def run(here: Path, many: Dataset, nmt: Command) -> Path:
     done = nmt("train", "--config", recipe, "--save-dir", here / "run", *metrics)
     assert done.status == 0, done.err
     return here / "run"
+
+
+def test_a_confidence_is_of_all_directions(
+    run: Path, here: Path, many: Dataset, nmt: Command, tmp_path: Path
+) -> None:
+    copied = shutil.copytree(run, tmp_path / "run", symlinks=True)
+    done = nmt("calibrate", "--model", copied, "--data", many.path)
+    assert done.status == 0, done.err
+    confidence = Calibration.load(copied).confidence  # type: ignore[union-attr]
+    assert confidence is not None
+    assert sum(one.lines for one in confidence.bins) == 3 * 12
 
 
 def pieces(dataset: Dataset, side: str, index: int, split: str = "train") -> list[str]:

@@ -251,7 +251,7 @@ def test_windows_are_searched_ahead_and_come_in_order(trained: Path, tmp_path: P
     lines = ["a dog", "a man", "two dogs", "the man", "a", "", "dogs", "the", "a cat"]
     translations = exported.translate(lines)
     first = next(translations)
-    assert begun == [2, 2, 1, 2]
+    assert begun == [2, 2]
     assert [first, *translations] == [*map(exported.translate_text, lines)]
 
 

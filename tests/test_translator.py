@@ -165,6 +165,20 @@ def test_batches_with_a_shortlist_are_small(monkeypatch: pytest.MonkeyPatch) -> 
         assert [len(batch) for batch in batches(few)] == [2, 2, 1]
 
 
+def test_lines_before_an_error_are_translated() -> None:
+    def lines() -> Iterator[str]:
+        yield from ["a", "b", "c"]
+        raise NmtError("the disk is gone")
+
+    for ahead in (0, 2):
+        few = translator(window=1)
+        few.windows_ahead = ahead
+        translations = few.translate(lines())
+        assert [next(translations) for _ in range(3)] == ["a", "b", "c"]
+        with pytest.raises(NmtError, match="the disk is gone"):
+            next(translations)
+
+
 def test_no_more_than_a_window_is_read_ahead() -> None:
     read = []
 

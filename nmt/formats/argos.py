@@ -18,8 +18,10 @@ from nmt.formats.ctranslate2 import CTranslate2Format
 from nmt.formats.exporting import export_formats
 from nmt.formats.model_card import MODEL_CARD
 from nmt.languages import name_of
+from nmt.messages import warn
 from nmt.runs import LoadedModel
 from nmt.runs.exports import Stored
+from nmt.subwords.model_pieces import BYTE, pieces_of
 
 VERSION = "1.0"
 """Version of the package, and of the format of its metadata."""
@@ -48,6 +50,11 @@ class ArgosFormat(CTranslate2Format):
 
     def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
         """Write the package."""
+        if any(piece.kind == BYTE for piece in pieces_of(loaded.subwords.models[-1])):
+            warn(
+                "Argos Translate cannot spell characters in bytes; train with "
+                "preprocess.byte_fallback false if rare characters matter"
+            )
         stem = _stem(loaded)
         package = directory / stem
         (package / "model").mkdir(parents=True)

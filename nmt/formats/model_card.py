@@ -37,7 +37,9 @@ def model_card(
     """
     run = loaded.run
     directions = directions_of(loaded.subwords, run.languages)
-    languages = "".join(f"- {language}\n" for language in dict.fromkeys(chain(*directions.trained)))
+    languages = "".join(
+        f'- "{language}"\n' for language in dict.fromkeys(chain(*directions.trained))
+    )
     keys = "".join(f"{key}: {value}\n" for key, value in metadata.items())
     rows = "".join(f"| {name} | {value} |\n" for name, value in _facts(loaded))
     return (

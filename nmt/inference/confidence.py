@@ -10,7 +10,6 @@ import numpy.typing as npt
 from nmt.data.dataset import Split
 from nmt.evaluation.metrics import metrics
 from nmt.inference.lines import LineTranslator
-from nmt.inference.request import Request
 from nmt.runs.confidence import Bin, Confidence, Features, features_of
 
 FOLDS = 5
@@ -45,10 +44,16 @@ def measure_confidence(
     indices = [at for at in indices if sources[at].strip()]
     if len(indices) < 2 * FOLDS:
         return None
-    numbers, trained = split.directions, translator.directions.trained
-    targets = {at: None if numbers is None else trained[numbers[at]][1] for at in indices}
-    requests = [Request(sources[at], target_lang=targets[at]) for at in indices]
-    best = [first for first, *_ in translator.translations(requests, scored=True)]
+    best = []
+    if (numbers := split.directions) is None:
+        found = translator.translations([sources[at] for at in indices], scored=True)
+        best = [first for first, *_ in found]
+    else:
+        indices.sort(key=lambda at: int(numbers[at]))
+        for number, (source, target) in enumerate(translator.directions.trained):
+            if lines := [sources[at] for at in indices if numbers[at] == number]:
+                directed = translator.for_direction(target, source)
+                best += [first for first, *_ in directed.translations(lines, scored=True)]
     chrf = metrics["chrf"].for_sentences()
     values = [
         chrf.score([one.text], [references[at]]).value

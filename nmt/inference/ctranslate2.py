@@ -61,7 +61,7 @@ class CTranslate2Translator(LineTranslator):
     """
 
     engine = "ctranslate2"
-    windows_ahead = 3
+    windows_ahead = 1
 
     def __init__(
         self,
@@ -138,13 +138,20 @@ class CTranslate2Translator(LineTranslator):
             raise NmtError(
                 f"CTranslate2 has no such requirements on single lines; {use_engine('nmt')}"
             )
-        begun: list[Iterable[tuple[int, list[Hypothesis]]]] = [
+        found: list[Iterable[tuple[int, list[Hypothesis]]]] = [
             _Search(self, replace(self.config, strategy=strategy), alike, count)
             for strategy, alike in by_strategy.items()
             if strategy is not None
         ]
-        last = (self.in_torch.find(rest, count) for _ in range(bool(rest)))
-        return chain.from_iterable(chain(begun, last))
+        if rest:
+            found.append(self._found_in_torch(rest, count))
+        return chain.from_iterable(found)
+
+    def _found_in_torch(
+        self, sentences: dict[int, Sentence], count: int
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Yield what this package finds; it begins when the first result is read."""
+        yield from self.in_torch.find(sentences, count)
 
     def _strategy_of(self, sentence: Sentence) -> Strategy | None:
         """Return the strategy of a sentence, None if CTranslate2 has no such search."""

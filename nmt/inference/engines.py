@@ -324,7 +324,11 @@ def _load_with_confidence(
     translator = engine(paths, search, execution, trust_plugins)
     path = paths[0]
     if len(paths) == 1 and not Export.exists(path):
-        calibration = Calibration.load(path if Run.exists(path) else path.resolve().parent)
+        try:
+            calibration = Calibration.load(path if Run.exists(path) else path.resolve().parent)
+        except NmtError as error:  # a translation needs no confidence
+            warn(f"no confidence: {error}")
+            calibration = None
         # A calibration of other weights says nothing about this model.
         if calibration and calibration.weights == find_checkpoint(path)[1].digest:
             translator.confidence = calibration.confidence

@@ -173,12 +173,20 @@ class LineTranslator(ABC):
     ) -> Iterator[list[Translation]]:
         waiting = chain.from_iterable(self.in_documents([line] for line in lines))
         begun: deque[Begun] = deque()
-        while window := list(islice(waiting, self.config.window)):
-            begun.append(self._begin_window(window, options))
+        error = None
+        while error is None:
+            try:
+                if not (window := list(islice(waiting, self.config.window))):
+                    break
+                begun.append(self._begin_window(window, options))
+            except Exception as raised:
+                error = raised  # the lines before it are translated first
             if len(begun) > self.windows_ahead:
                 yield from begun.popleft()()
         for finish in begun:
             yield from finish()
+        if error:
+            raise error
 
     def _begin_window(self, lines: Sequence[str | Request], options: TranslationOptions) -> Begun:
         """Begin to translate lines, which may have several target languages."""
@@ -421,7 +429,12 @@ class LineTranslator(ABC):
         terms = self.terminology.get(self.languages)
         if terms is None or request.terminology:
             return request
-        translations = terms.required(request.text, self.languages[0])[:MOST_TERMS]
+        translations = [
+            translation
+            for translation in terms.required(request.text, self.languages[0])[:MOST_TERMS]
+            # What the line itself avoids comes before the glossary of the run.
+            if not any(phrase in translation for phrase in request.avoid)
+        ]
         if not translations:
             return request
         phrases = tuple(dict.fromkeys((*request.phrases, *translations)))

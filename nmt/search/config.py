@@ -87,7 +87,7 @@ class SearchConfig:
 
     window: int = 4096
     """Number of lines sorted by length at once, so that batches contain little padding. PyTorch
-    reads so many lines ahead, and CTranslate2 four times as many."""
+    reads so many lines ahead, and CTranslate2 twice as many."""
 
     def __post_init__(self) -> None:
         if not self.max_length_ratio >= 0:

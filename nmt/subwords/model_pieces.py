@@ -22,9 +22,9 @@ VARINT, LENGTH, FLOAT = 0, 2, 5
 SIZES = {1: 8, FLOAT: 4}
 """Bytes of the kinds of fields that have a size."""
 
-NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
-"""Kinds of pieces: pieces that the algorithm may choose, pieces that no text has, and pieces that
-are matched first, wherever they occur."""
+NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6
+"""Kinds of pieces: pieces that the algorithm may choose, pieces that no text has, pieces that are
+matched first, wherever they occur, and bytes of characters without a piece."""
 
 
 @dataclass(frozen=True)

@@ -255,20 +255,18 @@ class Trainer:
 
     def try_batch(self, batch: Batch) -> None:
         """Run a batch forward and backward, and drop the gradients."""
-        with self._autocast():
-            measured = self.criterion(batch.to(self.world.device))
-        measured["loss"].backward()
-        self.parallel.clear(self.optimizer)
+        self.gradients(batch.to(self.world.device))
 
     def gradients(self, batch: Batch) -> list[Tensor]:
         """Return the gradients of a batch, in order of the weights; the trainer drops them."""
-        with self._autocast():
-            measured = self.criterion(batch)
-        measured["loss"].backward()
-        every = (weight.grad for weight in self.weights.values())
-        gradients = [gradient.clone() for gradient in every if gradient is not None]
-        self.parallel.clear(self.optimizer)
-        return gradients
+        try:
+            with self._autocast():
+                measured = self.criterion(batch)
+            measured["loss"].backward()
+            every = (weight.grad for weight in self.weights.values())
+            return [gradient.clone() for gradient in every if gradient is not None]
+        finally:
+            self.parallel.clear(self.optimizer)
 
     def step(self, update: Update, rate: float) -> list[Update]:
         """Run one update, and return the updates now known to have failed.
@@ -293,7 +291,11 @@ class Trainer:
         self.optimizer.step()  # does nothing where `found_inf` is one
         self.parallel.clear(self.optimizer)
         if self.fp8:
+            is_new = self.fp8.is_new
             self.fp8.end()
+            # The first update has scales of its own, which no recording may keep.
+            if is_new and isinstance(self.parallel, RecordedProcess):
+                self.parallel.forget()
         if self.average:
             self.average.add(update.number, is_finite)
         self.running_stats.add(update, is_finite, **sums)

@@ -66,7 +66,15 @@ def calibrate(
     split = dataset.split("valid")
     # Measurements of damaged text would be stored without a sign of the damage.
     split.check()
-    translator = load_translator(chosen, device="cpu", trust_plugins=trust_plugins)
+    directions = loaded.subwords.directions
+    source, target = directions.trained[0] if directions else (None, None)
+    translator = load_translator(
+        chosen,
+        device="cpu",
+        trust_plugins=trust_plugins,
+        source_lang=source,
+        target_lang=target,
+    )
     confidence = measure_confidence(translator, split, sentences)
     calibration = Calibration(
         weights=loaded.checkpoint.digest,

@@ -69,6 +69,12 @@ class RecordedProcess(SingleProcess):
         self._recordings: dict[tuple[int, ...], Recording] = {}
         self._pool: object = None
 
+    def forget(self) -> None:
+        """Drop all recordings; sizes are recorded again."""
+        self._sizes.clear()
+        self._recordings.clear()
+        self._pool = None  # torch refuses a pool whose recordings are all gone
+
     def clear(self, optimizer: torch.optim.Optimizer) -> None:
         """Zero the gradients in place."""
         # One launch for all weights.
@@ -136,9 +142,7 @@ class RecordedProcess(SingleProcess):
             # Twice the length, so that slowly growing sentences do not discard the recordings each
             # time.
             self._longest = 2 * longest
-            self._recordings.clear()
-            self._sizes.clear()
-            self._pool = None  # torch refuses a pool whose recordings are all gone
+            self.forget()
 
 
 def graph_pool() -> object:
