@@ -11,6 +11,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from nmt.data.dataset import Dataset
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import Metric
@@ -37,9 +39,8 @@ def model_card(
     """
     run = loaded.run
     directions = directions_of(loaded.subwords, run.languages)
-    languages = "".join(
-        f'- "{language}"\n' for language in dict.fromkeys(chain(*directions.trained))
-    )
+    # Not written by hand, because the code of Norwegian is false to YAML.
+    languages = yaml.safe_dump([*dict.fromkeys(chain(*directions.trained))])
     keys = "".join(f"{key}: {value}\n" for key, value in metadata.items())
     rows = "".join(f"| {name} | {value} |\n" for name, value in _facts(loaded))
     return (

@@ -46,8 +46,8 @@ def measure_confidence(
         return None
     best = []
     if (numbers := split.directions) is None:
-        found = translator.translations([sources[at] for at in indices], scored=True)
-        best = [first for first, *_ in found]
+        lists = translator.translations([sources[at] for at in indices], scored=True)
+        best = [first for first, *_ in lists]
     else:
         indices.sort(key=lambda at: int(numbers[at]))
         for number, (source, target) in enumerate(translator.directions.trained):

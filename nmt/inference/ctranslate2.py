@@ -138,14 +138,14 @@ class CTranslate2Translator(LineTranslator):
             raise NmtError(
                 f"CTranslate2 has no such requirements on single lines; {use_engine('nmt')}"
             )
-        found: list[Iterable[tuple[int, list[Hypothesis]]]] = [
+        parts: list[Iterable[tuple[int, list[Hypothesis]]]] = [
             _Search(self, replace(self.config, strategy=strategy), alike, count)
             for strategy, alike in by_strategy.items()
             if strategy is not None
         ]
         if rest:
-            found.append(self._found_in_torch(rest, count))
-        return chain.from_iterable(found)
+            parts.append(self._found_in_torch(rest, count))
+        return chain.from_iterable(parts)
 
     def _found_in_torch(
         self, sentences: dict[int, Sentence], count: int
