@@ -1,4 +1,4 @@
-"""How many broken translations are flagged, and how many sound ones.
+"""The share of broken translations, and of sound translations, that get a flag.
 
     python benchmarks/flags.py --model RUN --source test.en --reference test.de
 

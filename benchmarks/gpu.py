@@ -158,6 +158,7 @@ def stages(sizes: Sizes, scratch: Path, data: Path | None) -> list[Stage]:
         return [benchmark("translation_batches", "--arch", arch, *options)]
 
     def curve(precision: str) -> Stage:
+        """The stage that trains the base model in a precision, for the curve of its loss."""
         settings = (*sizes.training, *sizes.curve, f"precision={precision}")
         train = [f"--set={it}" for it in (*sizes.base, *sizes.micro_batch)]
         train += [f"--set=train.{it}" for it in settings]

@@ -1,4 +1,4 @@
-"""What a training of equal minutes gives: nmt, a plain PyTorch loop, and transformers' Trainer.
+"""Training for equal minutes by nmt, a plain PyTorch loop, and transformers' Trainer.
 
     python benchmarks/same_minutes.py --config examples/classical_chinese/nmt.yaml --minutes 9
 

@@ -97,7 +97,7 @@ class WellFormed(Constraint):
         return cls(brackets=brackets, sources=sources, max_lengths=limits, places=places)
 
     def mask_continuations(self, logits: Tensor, tokens: Tensor) -> None:
-        """Mask all tokens but those that :meth:`allowed` returns."""
+        """Leave only the tokens that :meth:`allowed` returns."""
         for sentence, rows in enumerate(tokens.tolist()):
             known = self.places[sentence]
             for row, sequence in enumerate(map(tuple, rows)):

@@ -281,6 +281,7 @@ class LineTranslator(ABC):
         begun = self._begin_parts([*chain.from_iterable(lines)], options)
 
         def finish() -> list[list[Translation]]:
+            """Join the translations of the parts of each line."""
             results = iter(begun())
             translations = []
             for _, *others in lines:
@@ -457,6 +458,7 @@ class LineTranslator(ABC):
             begun.append(self.find(alike) if count == 1 else self.find_distinct(alike, count))
 
         def finish() -> list[list[Hypothesis]]:
+            """Read the results, and give equal lines the same hypotheses."""
             results: list[list[Hypothesis]] = [[] for _ in counts]
             for first, hypotheses in chain.from_iterable(begun):
                 best = hypotheses[0]

@@ -234,7 +234,7 @@ class Trainer:
         """Return whether no trial on these devices has chosen among the optional kernels."""
         is_tried = self.state.own_kernels_devices == self.world.device_kinds()
         is_possible = self.world.device.type == "cuda" and self.config.sharding == "none"
-        # Compiled code has fused kernels of its own.
+        # torch.compile fuses these kernels itself.
         return not is_tried and is_possible and not self.config.compile and has_own_kernels()
 
     def set_own_kernels(self, names: list[str]) -> None:
@@ -255,16 +255,23 @@ class Trainer:
 
     def try_batch(self, batch: Batch) -> None:
         """Run a batch forward and backward, and drop the gradients."""
-        self.gradients(batch.to(self.world.device))
+        with self._differentiated(batch.to(self.world.device)):
+            pass
 
     def gradients(self, batch: Batch) -> list[Tensor]:
         """Return the gradients of a batch, in order of the weights; the trainer drops them."""
+        with self._differentiated(batch):
+            every = (weight.grad for weight in self.weights.values())
+            return [gradient.clone() for gradient in every if gradient is not None]
+
+    @contextmanager
+    def _differentiated(self, batch: Batch) -> Iterator[None]:
+        """Run a batch forward and backward; drop the gradients at the end, also after an error."""
         try:
             with self._autocast():
                 measured = self.criterion(batch)
             measured["loss"].backward()
-            every = (weight.grad for weight in self.weights.values())
-            return [gradient.clone() for gradient in every if gradient is not None]
+            yield
         finally:
             self.parallel.clear(self.optimizer)
 

@@ -105,7 +105,7 @@ def add_norm_gradient(
 
 
 PROGRAMS = 1024
-"""Most programs that share the rows of a backward pass; each keeps sums of its own."""
+"""Largest number of programs that share the rows of a backward pass; each has its own sums."""
 
 WARPS = 4
 """Groups of 32 threads that compute a program."""
