@@ -1,4 +1,5 @@
 import importlib.util
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -152,11 +153,12 @@ def test_a_search_with_random_weights_finds_well_formed_trees_alone(tmp_path: Pa
         name="tree_beam", beam=3, subwords=str(tmp_path / "subwords.model")
     )
     config = replace(architectures["transformer_tiny"], d_model=16, d_ff=16, heads=2)
+    longest = tree_beam.MOST_OPENED
     for seed in range(5):
         torch.manual_seed(seed)
         size = subwords.target_size
         model = config.build(size, size, True).eval()
-        limits = torch.tensor([len(tokens) + 3 * seed for tokens in encoded])
+        limits = torch.tensor([len(tokens) + 12 * seed for tokens in encoded])
         with torch.no_grad():
             found = strategy.search(model, source, limits, count=3)
         for sentence, hypotheses in zip(sentences, found, strict=True):
@@ -166,6 +168,8 @@ def test_a_search_with_random_weights_finds_well_formed_trees_alone(tmp_path: Pa
                 tree, is_whole = trees.restore(sentence.split(), text.split())
                 assert is_whole
                 assert tree.words() == sentence.split()
+                openings = ["".join(run) for run in re.findall(r"(?:\(\w+ )+", text)]
+                assert max((run.count("(") for run in openings), default=0) <= longest
 
 
 def test_a_search_for_trees_needs_a_model_with_brackets(tmp_path: Path) -> None:

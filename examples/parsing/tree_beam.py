@@ -2,8 +2,9 @@
 
 Every output is a tree by construction. A word is copied piece by piece from the source; a phrase
 opens only before a word, and closes only if it has children and is the innermost open one; the end
-comes after the last word, outside of all phrases. Near the maximum length no phrase opens that
-could not close in time. Source and target share one SentencePiece model, in which brackets are
+comes after the last word, outside of all phrases. No more phrases open in a row than in any tree of
+the training files, so that none opens for ever, and near the maximum length none that could not
+close in time. Source and target share one SentencePiece model, in which brackets are
 pieces (`sample.yaml`).
 
     plugins: [tree_beam]
@@ -31,6 +32,9 @@ from nmt.search.constraints import NEVER, Constraint
 
 SPACE = "▁"
 
+MOST_OPENED = 6
+"""Phrases that open in a row: the most of any tree of wsj_0001 to wsj_0179."""
+
 
 class Brackets(NamedTuple):
     """Pieces of a vocabulary that are brackets or begin a word."""
@@ -49,6 +53,8 @@ class Place(NamedTuple):
     """Ids of the open brackets, the innermost last."""
     is_empty: bool = True
     """Whether the innermost phrase has no child yet."""
+    opened: int = 0
+    """Phrases that were opened since the last word."""
 
 
 @cache
@@ -112,7 +118,7 @@ class WellFormed(Constraint):
 
     def _after(self, place: Place, token: int) -> Place:
         if token in self.brackets.closing:
-            return Place(place.consumed, (*place.open_, token))
+            return Place(place.consumed, (*place.open_, token), opened=place.opened + 1)
         if place.open_ and token == self.brackets.closing[place.open_[-1]]:
             return Place(place.consumed, place.open_[:-1], is_empty=False)
         return Place(place.consumed + 1, place.open_, is_empty=False)
@@ -128,7 +134,8 @@ class WellFormed(Constraint):
             allowed.append(self.brackets.closing[place.open_[-1]])
         # All that is open must close, and a new phrase takes two tokens more.
         needed = len(left) + len(place.open_) + 1
-        if left and length + needed + 2 <= self.max_lengths[sentence]:
+        fits = length + needed + 2 <= self.max_lengths[sentence]
+        if left and fits and place.opened < MOST_OPENED:
             allowed += self.brackets.closing
         return allowed or [EOS]
 
