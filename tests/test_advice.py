@@ -107,8 +107,9 @@ def test_a_recipe_loads_and_fits_together(pairs: int, device: str, minutes: floa
     assert 0 < train.schedule.warmup_updates < train.max_updates
     assert train.valid_every <= train.max_updates
     assert train.log_every <= train.valid_every
-    assert train.max_minutes == minutes
-    assert not train.schedule.depends_on_max_updates  # a slower machine only makes fewer updates
+    assert train.max_minutes == (minutes and 2 * minutes)
+    # Without a limit of time, training may go on.
+    assert train.schedule.depends_on_max_updates == (minutes is not None)
 
 
 @every_case
@@ -172,6 +173,14 @@ def test_a_text_that_is_seen_often_gets_more_dropout() -> None:
     assert rates[0] < rates[-1]
 
 
+def test_a_short_training_ends_with_a_rate_of_zero_and_is_searched_for_long_translations() -> None:
+    for minutes, schedule, penalty in ((10, "linear", "power"), (None, "inverse_sqrt", "gnmt")):
+        sections = sections_of(decide(160_000, "cpu", minutes))
+        assert sections["train"]["schedule"]["name"] == schedule
+        assert sections["search"]["strategy"]["length_penalty"]["name"] == penalty
+    assert sections_of(decide(900_000, "cpu", 3))["model"]["dropout"] == 0  # seen less than once
+
+
 def test_reasons_stand_beside_the_values() -> None:
     text = as_text(
         [RecipeValue("train.max_updates", 300, "enough"), RecipeValue("train.seed", 1, "")], ["a"]
@@ -188,9 +197,7 @@ def test_reasons_stand_beside_the_values() -> None:
 
 def test_a_limit_of_time_says_how_many_updates_it_holds() -> None:
     reasons = {choice.key: choice.reason for choice in decide(29_000, "cpu", 2)}
-    held = "without validation: about 1,080 updates at 9,000 target tokens/s"
-    assert reasons["train.max_minutes"] == held
-    assert reasons["train.max_updates"] == "twice as many, so that max_minutes ends training"
+    assert reasons["train.max_updates"] == "0:02:00 at 9,000 target tokens/s; the text 1.9 times"
 
 
 def test_candidates_begin_with_the_largest_model() -> None:

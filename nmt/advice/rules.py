@@ -145,6 +145,8 @@ def dropout(pairs: int, epochs: float) -> float:
 
     A model that sees a text a few times cannot learn it by heart (docs/guides/small-data.md).
     """
+    if epochs < 3:
+        return 0.0
     if epochs < 15:
         return 0.1
     if pairs >= 1_000_000:
@@ -205,6 +207,9 @@ CLEANING: tuple[tuple[str | dict[str, Any], str], ...] = (
 
 POSITIONS = "learns sooner (docs/systems.md); does not export to Marian and Hugging Face"
 """Reason for rotary positions."""
+
+DECAY = "falling to 0 gained 0.7 to 3 BLEU in five minutes (docs/guides/small-data.md)"
+"""Reason for a learning rate that falls to 0 where time is limited."""
 
 OPTIMIZER = "learns more in the same time (docs/systems.md)"
 """Reason for another optimizer than Adam."""
@@ -330,7 +335,7 @@ def choices(corpus: CorpusFacts, plan: Plan, device: str) -> Iterator[RecipeValu
     yield from _preprocess(corpus)
     yield from _model(corpus, plan)
     yield from _train(corpus, plan, device)
-    yield from _search(corpus)
+    yield from _search(corpus, plan)
 
 
 def _preprocess(corpus: CorpusFacts) -> Iterator[RecipeValue]:
@@ -378,23 +383,18 @@ def _train(corpus: CorpusFacts, plan: Plan, device: str) -> Iterator[RecipeValue
     if device == "cuda":
         yield RecipeValue("train.max_tokens", "auto", "the largest micro-batch that fits")
     speed = f"at {plan.speed:,.0f} target tokens/s"
-    if plan.minutes is None:
-        end = f"{duration(plan.seconds(plan.updates))} {speed}; the text {times(plan.epochs)}"
-        yield RecipeValue("train.max_updates", plan.updates, end)
-    else:
-        held = f"without validation: about {plan.updates:,} updates {speed}"
-        yield RecipeValue("train.max_minutes", _plain(plan.minutes), held)
-        twice = "twice as many, so that max_minutes ends training"
-        yield RecipeValue("train.max_updates", 2 * plan.updates, twice)
-    warm = duration(plan.seconds(plan.warmup_updates))
-    schedule = {
-        "name": "inverse_sqrt",
-        "lr": plan.size.lr,
-        "warmup_updates": plan.warmup_updates,
-    }
+    end = f"{duration(plan.seconds(plan.updates))} {speed}; the text {times(plan.epochs)}"
+    yield RecipeValue("train.max_updates", plan.updates, end)
+    name = "inverse_sqrt" if plan.minutes is None else "linear"
+    if plan.minutes is not None:
+        slower = "the end, where the machine is slower than it was"
+        yield RecipeValue("train.max_minutes", _plain(2 * plan.minutes), slower)
+    warm = f"{duration(plan.seconds(plan.warmup_updates))} of warm-up"
+    decay = "" if plan.minutes is None else f"; {DECAY}"
+    schedule = {"name": name, "lr": plan.size.lr, "warmup_updates": plan.warmup_updates}
     if plan.size.optimizer != "adam":
         yield RecipeValue("train.optimizer", plan.size.optimizer, OPTIMIZER)
-    yield RecipeValue("train.schedule", schedule, f"{warm} of warm-up")
+    yield RecipeValue("train.schedule", schedule, warm + decay)
     mean = "translations use the mean of the last weights, which is better than any one of them"
     yield RecipeValue("train.ema_decay", plan.ema_decay, mean)
     if sampling := subword_sampling(corpus.distinct, plan.epochs):
@@ -420,9 +420,9 @@ def _validation(corpus: CorpusFacts, plan: Plan) -> Iterator[RecipeValue]:
         yield RecipeValue("train.patience", patience, "stops when validation no longer improves")
 
 
-def _search(corpus: CorpusFacts) -> Iterator[RecipeValue]:
+def _search(corpus: CorpusFacts, plan: Plan) -> Iterator[RecipeValue]:
     penalty, reason = {"name": "gnmt", "alpha": 0.6}, "beam and penalty of the paper"
-    if corpus.distinct < 100_000:
+    if corpus.distinct < 100_000 or plan.minutes is not None:
         penalty = {"name": "power", "alpha": 1.0}
         reason = "a model of few updates stops early (examples/multi30k)"
     reason += "; nmt translate --precision int8 is 1.3 times as fast, for some 0.1 BLEU"
