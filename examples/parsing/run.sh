@@ -12,12 +12,9 @@ if [[ ! -f $work/data-bin/manifest.json ]]; then
   python trees.py split --leaves words "$treebank" "$work/corpus"
   nmt preprocess --config sample.yaml
 fi
-if [[ ! -e $work/averaged/best ]]; then
-  nmt train --config sample.yaml
-  nmt average-checkpoints --run "$work/run" --last 5 --output "$work/averaged"
-fi
+nmt train --config sample.yaml
 if [[ ! -f $work/test.hyp.tree ]]; then
-  nmt translate --model "$work/averaged" --input "$work/corpus/test.word" \
+  nmt translate --config sample.yaml --model "$work/run" --input "$work/corpus/test.word" \
     --output "$work/test.hyp.tree"
 fi
 python trees.py score "$work/corpus/test.trees" "$work/test.hyp.tree"
