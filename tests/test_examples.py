@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from nmt.inference import SearchConfig
 from nmt.models import ModelConfig
 from nmt.preprocess.config import PreprocessConfig
 from nmt.recipe.config import build
+from nmt.search.base import strategies
 from nmt.training.config import TrainConfig
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -28,6 +31,14 @@ SECTIONS = {
 
 every_recipe = for_each("recipe", sorted(EXAMPLES.glob("*/*.yaml")))
 every_script = for_each("script", sorted(EXAMPLES.glob("*/*.sh")))
+
+
+@pytest.fixture(autouse=True)
+def plugins_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What the recipes' plugins register ends with the test."""
+    monkeypatch.setattr(strategies, "_entries", dict(strategies._entries))
+    yield
+    sys.modules.pop("tree_beam", None)
 
 
 @every_recipe

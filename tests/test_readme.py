@@ -79,7 +79,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory, write_numbers: Callable[
     for module, code in PLUGINS.items():
         (path / f"{module}.py").write_text(code, encoding="utf-8")
     for module, values in PLUGIN_RECIPES.items():
-        train = {**recipe["train"], **values.get("train", {}), "save_dir": f"runs/{module}"}
+        train = {**recipe["train"], "schedule": {"lr": 0.006, "warmup_updates": 200}}  # may go on
+        train |= {**values.get("train", {}), "save_dir": f"runs/{module}"}
         tiny = {"arch": "transformer_tiny"}
         changed = yaml.safe_dump({**recipe, "model": tiny, **values, "train": train})
         (path / f"{module}.yaml").write_text(changed, encoding="utf-8")
