@@ -41,8 +41,9 @@ Minutes = Annotated[
     float | None,
     typer.Option(
         callback=_check_minutes,
-        help="Minutes of training, without preprocessing and validation.  [default: by the size of "
-        "the corpus]",
+        help="Minutes of training at the speed measured now, without preprocessing and "
+        "validation; on a slower machine up to twice as many.  [default: by the size of the "
+        "corpus]",
         show_default=False,
     ),
 ]

@@ -300,7 +300,7 @@ class Trainer:
         if self.fp8:
             is_new = self.fp8.is_new
             self.fp8.end()
-            # The first update has scales of its own, which no recording may keep.
+            # A CUDA graph that was recorded in the first update has the scales of that update.
             if is_new and isinstance(self.parallel, RecordedProcess):
                 self.parallel.forget()
         if self.average:
