@@ -114,3 +114,19 @@ def test_wmt14_counts_the_gpus(tmp_path: Path, program: str, command: str) -> No
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "GPUS": ""},
     )
     assert f"{command} " in done.stderr
+
+
+def test_words_are_cut_into_letters_and_jamo(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "kor_dev.tsv").write_text("\uac00\uac8c\tk a \u0261 e\n", encoding="utf-8")
+    (data / "fre_dev.tsv").write_text("\u00e9t\u00e9\te t e\n", encoding="utf-8")
+    prepare = [sys.executable, EXAMPLES / "g2p/prepare.py", data, tmp_path / "corpus"]
+    subprocess.run(prepare, check=True)
+    texts = {path.name: path.read_text("utf-8") for path in (tmp_path / "corpus").iterdir()}
+    assert texts == {
+        "dev.kor": "\u1100 \u1161 \u1100 \u1166\n",
+        "dev.kor_ipa": "k a \u0261 e\n",
+        "dev.fre": "e \u0301 t e \u0301\n",
+        "dev.fre_ipa": "e t e\n",
+    }
