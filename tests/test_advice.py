@@ -19,7 +19,13 @@ from for_each import for_each
 
 from nmt.advice import advise
 from nmt.advice import facts as held_out
-from nmt.advice.facts import Pair, Sketch, lines_that_occur_once, survey
+from nmt.advice.facts import (
+    Pair,
+    Sketch,
+    compatibility_characters,
+    lines_that_occur_once,
+    survey,
+)
 from nmt.advice.machine import Machine
 from nmt.advice.rules import (
     SIZES,
@@ -193,6 +199,17 @@ def test_reasons_stand_beside_the_values() -> None:
     assert reasons["train.best_metric"] == "BLEU of 25 pairs is mostly chance"
     assert "preprocess.byte_fallback" in reasons
     assert "too little text in 0:01:00" in reasons["model.arch"]
+
+
+def test_characters_that_nfkc_replaces_are_kept_where_a_text_has_many() -> None:
+    assert (
+        compatibility_characters(["\uff0c\u4eba\u3002\u4eba", "abc\u00a0\u00e9 e\u0301"]) == 1 / 9
+    )
+    assert compatibility_characters([]) == 0
+    for share, kept in ((0.005, None), (0.06, "identity")):
+        chinese = replace(facts(1_000), compatibility=share)
+        values = choices(chinese, plan(chinese, SPEEDS["cpu"], "cpu", 1), "cpu")
+        assert sections_of([*values])["preprocess"].get("normalization") == kept
 
 
 def test_a_limit_of_time_says_how_many_updates_it_holds() -> None:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from nmt import __version__, languages
 from nmt.advice import facts as held_out
-from nmt.advice.facts import Languages, Pair, Survey, survey
+from nmt.advice.facts import Languages, Pair, Survey, compatibility_characters, survey
 from nmt.advice.machine import Machine, Trial, make_trial, target_tokens_per_second
 from nmt.advice.rules import (
     LEAST_TOKENS,
@@ -122,6 +122,7 @@ def advise(
             else max(trial.vocab_size, vocab_size_for(text.distinct)),
             # The rest of the text may have characters that the sample lacks.
             byte_fallback=trial.byte_fallback or not text.is_whole,
+            compatibility=compatibility_characters(pair.target for pair in text.sample),
         )
         origins = dict.fromkeys(new_sets, "set aside from train") | dict.fromkeys(given, "named")
         sides = [pair.source for pair in text.sample], [pair.target for pair in text.sample]

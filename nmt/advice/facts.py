@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
+import unicodedata
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -135,6 +136,19 @@ def survey(bitexts: Iterable[Bitext], size: int = SAMPLE) -> Survey:
         for source, target in zip(chunk.source, chunk.target, strict=True):
             sketch.add(source, target)
     return sketch.survey()
+
+
+def compatibility_characters(lines: Iterable[str]) -> float:
+    """Return the share of characters that Unicode's form NFKC replaces, such as ``，`` by ``,``.
+
+    Spaces, and what already NFC replaces, are left to the cleaning steps.
+    """
+    text = unicodedata.normalize("NFC", "".join("".join(lines).split()))
+    counts = Counter(text)
+    replaced = sum(
+        count for char, count in counts.items() if unicodedata.normalize("NFKC", char) != char
+    )
+    return replaced / max(1, len(text))
 
 
 def lines_that_occur_once(bitexts: Iterable[Bitext], pairs: Sequence[Pair]) -> set[str]:

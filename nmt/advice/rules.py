@@ -205,6 +205,9 @@ CLEANING: tuple[tuple[str | dict[str, Any], str], ...] = (
 )
 """Steps that clean the training text, each with its reason."""
 
+COMPATIBILITY = 0.01
+"""Share of replaced characters from which on a translation must keep them."""
+
 POSITIONS = "learns sooner (docs/systems.md); does not export to Marian and Hugging Face"
 """Reason for rotary positions."""
 
@@ -235,6 +238,8 @@ class CorpusFacts:
     vocab_size: int
     """Number of subwords by the rule, or the most that the text allows."""
     byte_fallback: bool
+    compatibility: float = 0.0
+    """Share of the target's characters that Unicode's form NFKC replaces."""
 
     @property
     def distinct_pairs(self) -> str:
@@ -356,6 +361,10 @@ def _preprocess(corpus: CorpusFacts) -> Iterator[RecipeValue]:
     yield RecipeValue("preprocess.vocab_size", corpus.vocab_size, reason)
     if not corpus.byte_fallback:
         yield RecipeValue("preprocess.byte_fallback", False, "its 256 pieces would be most of them")
+    if corpus.compatibility >= COMPATIBILITY:
+        share = f"{corpus.compatibility:.1%} of the target's characters"
+        why = f"NFKC would replace {share}, such as ， by , (docs/guides/small-data.md)"
+        yield RecipeValue("preprocess.normalization", "identity", why)
     for number, (step, why) in enumerate(CLEANING):
         reason = why.format(repeated=corpus.repeated)
         yield RecipeValue(f"preprocess.clean.{number}", step, reason)
