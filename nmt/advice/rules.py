@@ -211,7 +211,7 @@ COMPATIBILITY = 0.01
 POSITIONS = "learns sooner (docs/systems.md); does not export to Marian and Hugging Face"
 """Reason for rotary positions."""
 
-DECAY = "falling to 0 gained 1 BLEU on Multi30k (docs/guides/small-data.md)"
+DECAY = "falling to 0 by the end (docs/guides/small-data.md)"
 """Reason for a learning rate that falls to 0 where time is limited."""
 
 OPTIMIZER = "learns more in the same time (docs/systems.md)"
